@@ -116,7 +116,7 @@ def test_an_unreadable_file(interrupted, call, kind: str) -> None:
 @pytest.mark.parametrize(
     "cells",
     [
-        pytest.param("test_an_unreadable_cache and key", id="quick"),
+        pytest.param("test_an_unreadable_cache and policy", id="quick"),
         pytest.param("test_an_unreadable_cache or test_an_unreadable_file", id="all", marks=pytest.mark.slow),
     ],
 )

@@ -16,6 +16,7 @@ from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
 from hflray.tune import placement
+from hflray.tune.launch import parameters
 from hflray.tune.placement import Placement
 from hflray.tune.trial import trial_experiment
 from tests.training.test_local import make_data, make_job
@@ -132,7 +133,7 @@ def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
 def test_two_trials_share_a_card_and_their_actors_see_it(ray_session) -> None:
     """Both trials are make_placement at the same time, and each actor has a quarter of card 0."""
     file, placements, _ = make_placement(*HALF)
-    params: dict[str, Any] = {"values": {}}
+    params = parameters("a", {})
     groups = [placements(params)() for _ in range(2)]
     try:
         ray.get([group.ready() for group in groups], timeout=60)
