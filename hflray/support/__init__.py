@@ -1,1 +1,1 @@
-"""What every other room uses: whole files, checksums, seals, safe texts, versions, array types and command lines."""
+"""What every other room uses: whole files, stores, checkpoints, checksums, safe texts, versions and command lines."""

@@ -3,7 +3,7 @@
 A file that is written once (``sweep.json``, a checkpoint, a cache) carries a SHA-256, because such a file is read
 rarely and may be large. A line of a journal carries a CRC-32, because a journal gains a line each round: eight digits
 are enough for a line, and they are computed in a microsecond. Both find every flipped byte; of other damages a CRC-32
-misses one in 2³². Checksums do not stop a stranger, who can compute them as well; `hflray.support.seal` does.
+misses one in 2³². Checksums do not stop a stranger, who can compute them as well.
 
 A file without a checksum was written by an older hflray. It is accepted and called *unchecked*.
 """
@@ -34,7 +34,7 @@ def file_digest(path: Path) -> str:
 
 
 def canonical(values: Mapping[str, Any]) -> bytes:
-    """Return the bytes of JSON values over which checksums and seals are computed; order and spaces do not matter."""
+    """Return the bytes of JSON values over which checksums are computed; order and spaces do not matter."""
     plain = json.loads(json.dumps(values))  # keys that are numbers become texts, as in a file
     return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
 
