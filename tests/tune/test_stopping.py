@@ -26,7 +26,8 @@ class Sweep:
 
 
 @pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
+def _handlers(monkeypatch, tmp_path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)  # in which the place of the checkpoints is made
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
