@@ -85,12 +85,12 @@ ASYNCHRONOUS = LIVING.replace(
 ).replace("null, 1.5, 0.9", "null, null, 0.9")
 assert ASYNCHRONOUS != LIVING
 
-# Members that exchange states every four rounds, of which two run at a time.
-_ALONE = TEXT[: TEXT.index("sweep:\n")].replace("num_actors: 1,", "backend: serial,")
+# The same trials without actors. Members that exchange states every four rounds, of which two run at a time.
+ALONE = TEXT[: TEXT.index("sweep:\n")].replace("num_actors: 1,", "backend: serial,")
 _RATES = "sweep:\n  training.learning_rate: {loguniform: [0.003, 0.3]}\n"
-POPULATION = f"{_ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, population: {{every: 4, replaced: 0.5}}}}\n"
+POPULATION = f"{ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, population: {{every: 4, replaced: 0.5}}}}\n"
 # A search, of which each trial's rounds follow from the values that it has drawn.
-SEARCH = f"{_ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, search: {{metric: accuracy, mode: max}}}}\n"
+SEARCH = f"{ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, search: {{metric: accuracy, mode: max}}}}\n"
 
 
 @dataclass

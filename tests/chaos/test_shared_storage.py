@@ -20,27 +20,21 @@ from hflray.tracking import Journal
 from hflray.tune.storage import Storage
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.place import family
-from tests.chaos.sweep import NAME, ROOT
+from tests.chaos.sweep import ALONE, NAME, ROOT
+from tests.chaos.sweep import ROUNDS as BASE_ROUNDS
 from tests.servers import mlflow_server
 
 LEASE_S = 4.0
 ROUNDS = 40
-TEXT = f"""
-name: {NAME}
-tracking: {{sinks: [mlflow, csv]}}
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: synthetic, samples_per_device: [30, 60]}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{num_scheduled: 4, num_clusters: 5}}
-  assignment: {{name: geographic}}
-  training:
-    {{local_iterations: 5, edge_iterations: 4, batch_size: 16, backend: serial, kernel: channels_last, threads: 1,
-      device: cpu}}
-sweep:
-  scheduling.name: {{grid: [ikc, fedavg]}}
-tune: {{max_concurrent: 1}}
-"""
+# Longer rounds and more of them, so that each driver can be broken several times.
+TEXT = f"{ALONE}sweep:\n  scheduling.name: {{grid: [ikc, fedavg]}}\ntune: {{max_concurrent: 1}}\n"
+for short, long in (
+    (f"max_rounds: {BASE_ROUNDS}", f"max_rounds: {ROUNDS}"),
+    ("  training:\n", "  assignment: {name: geographic}\n  training:\n"),
+    ("local_iterations: 2, edge_iterations: 2", "local_iterations: 5, edge_iterations: 4"),
+):
+    assert short in TEXT
+    TEXT = TEXT.replace(short, long)
 # The command itself with a shorter lease.
 COMMAND = f"""
 from hflray.tune import cli, storage
