@@ -93,8 +93,7 @@ class Artifacts:
 
     def _checkpoint(self, key: str) -> Callable[[], AbstractContextManager[Path]] | None:
         """Return what opens the newest checkpoint that is not after the journal's last round; None if there is none."""
-        last = max((entry.get("round", 0) for entry in self._journal.entries(key)), default=0)
-        checkpoints = Checkpoints(self._place, key)
+        last, checkpoints = self._journal.last_round(key), Checkpoints(self._place, key)
         newest = next((round for round in checkpoints.rounds() if round <= last), None)
         if newest is not None:
             return lambda: checkpoints.open(newest)

@@ -3,9 +3,10 @@
 It holds all that a run needs, so that a run depends on no tracker and on no state of Ray Tune. A run's lines are
 
 * ``start`` (time, name, parameters, tags, texts), ``devices``, ``end`` (status, error, tags);
-* ``round`` (time, metrics, schedule, timeline);
+* ``round`` (time, metrics, the model's SHA-256, schedule, timeline);
 * ``draw`` (the number and the values of a trial of a search);
-* ``exchange`` (a round, the trial ``from`` which a member of a population takes its state after it, and its values);
+* ``exchange`` (a round, the trial ``from`` which a member of a population takes its state after it, its new values, and
+  the members ``among`` which states were exchanged);
 * ``artifact`` (a kind of `hflray.tracking.artifacts`), before the ``end``.
 
 Each line ends with its checksum ``crc32``. The first line that is damaged ends the journal: a resume cuts it off there
@@ -121,6 +122,10 @@ class Journal:
         """Return the run of the last ``start`` line; None if there is none."""
         return run_of(key, self.entries(key))
 
+    def last_round(self, key: str) -> int:
+        """Return the number of a run's last round; 0 if it has none."""
+        return max((entry["round"] for entry in self.entries(key) if "round" in entry), default=0)
+
     def ending(self, key: str) -> Ending | None:
         """Return how a run ended; None if it has not ended."""
         return ending_of(self.entries(key))
@@ -135,14 +140,13 @@ class Journal:
         The file is read up to the offset `until`; None: up to its end.
         """
         lines, end = self._lines(key, offset, until)
-        broken = next((number for number, (_, entry) in enumerate(lines) if entry is None), None)
-        whole = [entry for _, entry in lines[:broken] if entry is not None]
-        return whole, end if broken is None else lines[broken][0]
+        lost = _lost(lines)
+        whole = [entry for _, entry in lines[: len(lines) - lost] if entry is not None]
+        return whole, lines[-lost][0] if lost else end
 
     def lost_lines(self, key: str) -> int:
         """Return how many lines of a run are lost, from the first damaged one on."""
-        lines, _ = self._lines(key)
-        return len(lines) - next((number for number, (_, entry) in enumerate(lines) if entry is None), len(lines))
+        return _lost(self._lines(key)[0])
 
     def cut(self, key: str, after: int | None = None) -> int:
         """Remove a damaged line and all after it, and a last line that a kill has cut off.
@@ -163,10 +167,9 @@ class Journal:
         size = self.path(key).stat().st_size
         unwanted = [start for start, entry in lines if entry is None or _is_after(entry, after)]
         keep = unwanted[0] if unwanted else end
-        lost = self.lost_lines(key) + (end < size)
         if keep < size:
             os.truncate(self.path(key), keep)
-        return lost
+        return _lost(lines) + (end < size)
 
     def size(self, key: str) -> int:
         """Return the size of a run's file in bytes; 0 if there is none."""
@@ -181,9 +184,8 @@ class Journal:
             return lines, offset
         with self.path(key).open("rb") as file:
             file.seek(offset)
-            *content, _ = file.read(-1 if until is None else max(0, until - offset)).split(
-                b"\n"
-            )  # what follows the last newline may still be being written
+            text = file.read(-1 if until is None else max(0, until - offset))
+        *content, _ = text.split(b"\n")  # what follows the last newline may still be being written
         any_confirmed, is_checked = False, any(MARK in line for line in content)
         for line in content:
             try:
@@ -200,6 +202,11 @@ class Journal:
                     lines.append((offset, None))
             offset += len(line) + 1
         return lines, offset
+
+
+def _lost(lines: Sequence[tuple[int, dict[str, Any] | None]]) -> int:
+    """Return how many of these lines do not count, from the first damaged one on."""
+    return len(lines) - next((number for number, (_, entry) in enumerate(lines) if entry is None), len(lines))
 
 
 def _is_after(entry: Mapping[str, Any], after: int | None) -> bool:

@@ -181,7 +181,7 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
     """
     population = folder.file.tune.population
     for name in sorted({*journal.run_keys(), *(trial.name for trial in trials)}):
-        lost, last = journal.cut(name), _last(journal, name)
+        lost, last = journal.cut(name), journal.last_round(name)
         adopt_older(folder, name)
         if lost:
             say(f"{name}: its journal is damaged (lines lost: {lost}); its rounds after {last} are made again")
@@ -191,10 +191,6 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
         say(problem)
         for trial in trials:
             journal.cut(trial.name, after=0)
-
-
-def _last(journal: Journal, name: str) -> int:
-    return max((entry["round"] for entry in journal.entries(name) if "round" in entry), default=0)
 
 
 def _fit(
@@ -285,7 +281,7 @@ def _tune_config(
     elif not remaining:
         return {}
     else:
-        starts = [parameters(t.name, t.values, _last(journal, t.name)) for t in remaining]
+        starts = [parameters(t.name, t.values, journal.last_round(t.name)) for t in remaining]
         if settings.population is not None:
             options["scheduler"] = Population(file, standing(journal, file, trials), journal.write)
         options["param_space"] = {TRIAL: tune.grid_search([start[TRIAL] for start in starts])}
