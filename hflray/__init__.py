@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hflray.experiment.record import RoundRecord as RoundRecord
     from hflray.experiment.scenario import Scenario as Scenario
     from hflray.fleet import Fleet as Fleet
+    from hflray.fleet import build_fleet as build_fleet
     from hflray.fleet import sample_fleet as sample_fleet
     from hflray.report.runs import read_sweep as read_sweep
     from hflray.scheduling import Scheduler as Scheduler
@@ -69,7 +70,7 @@ _PUBLIC = {
     "hflray.experiment": ("Experiment",),
     "hflray.experiment.record": ("RoundRecord",),
     "hflray.experiment.scenario": ("Scenario",),
-    "hflray.fleet": ("Fleet", "sample_fleet"),
+    "hflray.fleet": ("Fleet", "build_fleet", "sample_fleet"),
     "hflray.report.runs": ("read_sweep",),
     "hflray.scheduling": ("Scheduler", "build_scheduler"),
     "hflray.tracking.sink": ("Sink",),

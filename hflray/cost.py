@@ -230,7 +230,7 @@ def forward_pass(fleet: Fleet, devices: IntArray) -> tuple[FloatArray, FloatArra
     (4) and (5) with L = 1/3.
     """
     cycles, samples, cpu = fleet.cycles_per_sample[devices], fleet.samples[devices], fleet.max_cpu_hz[devices]
-    energy_j = compute_energy_j(fleet.capacitance, FORWARD_SHARE, cycles, samples, cpu)
+    energy_j = compute_energy_j(fleet.capacitance_of(devices), FORWARD_SHARE, cycles, samples, cpu)
     return compute_delay_s(FORWARD_SHARE, cycles, samples, cpu), energy_j
 
 
@@ -251,7 +251,11 @@ def compute_delay_s(
 
 
 def compute_energy_j(
-    capacitance: float, local_iterations: float, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
+    capacitance: float | FloatArray,
+    local_iterations: float,
+    cycles_per_sample: FloatArray,
+    samples: FloatArray,
+    cpu_hz: FloatArray,
 ) -> FloatArray:
     """Return the compute energy E^cmp = α/2 · L f² u D, J (equation 5)."""
     return capacitance / 2 * local_iterations * cpu_hz**2 * cycles_per_sample * samples
@@ -433,7 +437,7 @@ def round_cost(
             )
     cycles, samples, power = fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen]
     t_cmp = compute_delay_s(work.local_iterations, cycles, samples, cpu)
-    e_cmp = compute_energy_j(fleet.capacitance, work.local_iterations, cycles, samples, cpu)
+    e_cmp = compute_energy_j(fleet.capacitance_of(chosen), work.local_iterations, cycles, samples, cpu)
     gain = fleet.gain_of(chosen, edges)
     bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
     if bad.size:

@@ -1,5 +1,5 @@
 """The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, local rules, aggregators,
-compressors, parts of the world and trackers (sinks), and their implementations.
+compressors, parts of the world, trackers (sinks) and fleets, and their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -23,7 +23,7 @@ from hflray.support.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",
-    "compressor", "availability", "fading", "mobility", "sink",
+    "compressor", "availability", "fading", "mobility", "sink", "fleet",
 ]  # fmt: skip
 
 GROUPS: dict[Kind, str] = {
@@ -41,6 +41,7 @@ GROUPS: dict[Kind, str] = {
     "fading": "hflray.fadings",
     "mobility": "hflray.mobilities",
     "sink": "hflray.sinks",
+    "fleet": "hflray.fleets",
 }
 
 BUILTIN: dict[Kind, dict[str, str]] = {
@@ -90,6 +91,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "edge_iid": "hflray.data.class_partition:EdgeIIDPartition",
         "edge_noniid": "hflray.data.class_partition:EdgeNonIIDPartition",
         "resampled": "hflray.data.resampled:ResampledPartition",
+        "owners": "hflray.data.owners:OwnersPartition",
         "flwr:": "hflray.data.flower:FlowerPartition",
     },
     "availability": {
@@ -158,6 +160,10 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",
     },
+    "fleet": {
+        "random": "hflray.fleet.random:sample_fleet",
+        "table": "hflray.fleet.table:make",
+    },
 }
 
 # What a class needs for each kind, and what an object that a function has made needs.
@@ -176,6 +182,7 @@ ARGUMENTS: dict[Kind, tuple[str, ...]] = {
     "model": ("input_shape", "num_outputs"),
     "metric": ("outputs", "targets"),
     "sink": ("place",),
+    "fleet": ("config", "rng"),
 }
 
 _ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process

@@ -7,8 +7,10 @@ methods ``equal`` and ``fixed_cpu`` are the baselines of other papers.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal, get_args
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
@@ -55,6 +57,10 @@ def allocate_round(
         >>> (allocation.bandwidth_hz / fleet.edge_bandwidth_hz[0]).round(2).tolist()
         [0.92, 0.08]
     """
+    if np.ndim(fleet.capacitance):
+        alike, scale = fleet.of_one_capacitance()
+        solved = allocate_round(alike, work, devices, assignment, method, coupling)
+        return replace(solved, cpu_hz=solved.cpu_hz / np.asarray(scale)[np.asarray(devices)])
     if method == "newton" and coupling == "per_edge":
         from hflray.allocation.newton import allocate_small
 

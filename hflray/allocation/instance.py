@@ -159,7 +159,7 @@ def check_values(fleet: Fleet, devices: IntArray) -> None:
             raise ConfigError(f"{name}[{index}]: got {values[bad[0]]}; a finite number above 0 is needed")
     for name in ("noise_w_per_hz", "capacitance"):
         value = getattr(fleet, name)
-        if not (np.isfinite(value) and value > 0):
+        if not np.all(np.isfinite(value) & (np.asarray(value) > 0)):
             raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
 
 
@@ -184,7 +184,7 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
             bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
             model_bits=work.device_bits,
             delay_weight=work.delay_weight,
-            capacitance=fleet.capacitance,
+            capacitance=float(fleet.capacitance),
         )
 
 

@@ -148,6 +148,7 @@ def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rou
 
 def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, Any]:
     """Return the fields of `RoundProblem` that do not depend on links, for `devices`, (H,)."""
+    fleet, _ = fleet.of_one_capacitance()
     hop = hops(fleet, work)
     return {
         "cycles": compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),

@@ -25,6 +25,7 @@ from hflray.config.learning import LearningConfig, TeacherConfig
 from hflray.config.model import ModelConfig
 from hflray.config.pinning import (
     absolute_paths,
+    inputs_in,
     named_settings,
     pin_settings,
     pin_sweep,
@@ -70,6 +71,7 @@ __all__ = [
     "dbm_to_w",
     "explain",
     "flatten",
+    "inputs_in",
     "load_config",
     "named_settings",
     "parse_yaml",

@@ -21,7 +21,7 @@ from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
 from hflray.config.reference import section_of
 from hflray.errors import ConfigError
-from hflray.support import policies, references
+from hflray.support import inputs, policies, references
 from hflray.support.text import one_line, shorten
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
@@ -126,6 +126,19 @@ def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     return named
 
 
+def inputs_in(tree: Mapping[str, Any]) -> list[str]:
+    """Return the pinned names of files of data in the tree of a sweep file."""
+    named: list[str] = []
+
+    def collect(key: str, name: str) -> str:
+        if key in inputs.SETTINGS:
+            named.append(name)
+        return name
+
+    _changed_sweep(tree, collect)
+    return named
+
+
 def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
     """Refuse a tree that hflray is said to have written, but that has a reference without a hash.
 
@@ -156,6 +169,11 @@ def _pinning(folder: Path | None, sweep: bool = False) -> Change:
             name = _beside(key, name, folder, sweep and key != "data.name")
         if key in policies.SETTINGS:
             return policies.pin(name)
+        if key in inputs.SETTINGS:
+            try:
+                return inputs.pin(name, folder)
+            except ConfigError as error:
+                raise ConfigError(f"{key}: got {shorten(inputs.plain(name))}; {error}") from error
         if not is_reference(key, name):
             return name
         try:
@@ -219,7 +237,7 @@ def _changed_axis(axis: Any, key: str, change: Change) -> Any:
 
 def _changed(value: Any, key: str, change: Change) -> Any:
     """Return the value of a dotted key with `change` applied to every name of the registry and every path in it."""
-    if key in named_settings() or key in PATHS:
+    if key in named_settings() or key in PATHS or key in inputs.SETTINGS:
         if isinstance(value, str):
             return change(key, value)
         return [_changed(each, key, change) for each in value] if isinstance(value, list | tuple) else value

@@ -6,11 +6,12 @@ names end in SI units, convert them, and no other code does.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hflray.config.base import MOST_SAMPLES, IntRange, Range, Section
+from hflray.config.base import MOST_SAMPLES, IntRange, Named, Range, Section
+from hflray.errors import ConfigError
 
 # The upper ends of ranges. They and the bounds of the other settings are far beyond any system and keep numbers finite.
 LARGEST = {
@@ -33,6 +34,10 @@ class FleetConfig(Section):
         (1.5, 1.5)
     """
 
+    name: Annotated[str, Named("fleet")] = Field(
+        "random", description="random | table | your own, as in mine.py:make; see docs/howto/system.md"
+    )
+    options: dict[str, Any] = Field({}, description="arguments of the fleet, such as devices and edges of table")
     num_devices: int = Field(100, ge=1, le=10_000_000, description="N, the devices of the fleet")
     num_edges: int = Field(5, ge=1, le=1_000_000, description="M, the edge servers")
     area_km: float = Field(1.0, ge=1e-4, le=1e6, description="side of the square area; the cloud is at its centre")
@@ -80,6 +85,41 @@ class FleetConfig(Section):
         None,
         description="true: store every link's gain; false: compute it when needed; null: store up to 5 million (N·M)",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sized_by_its_table(cls, tree: Any) -> Any:
+        """Take N, M and the area from the files of a table, whose names are then pinned."""
+        if not isinstance(tree, dict) or tree.get("name") != "table" or not isinstance(tree.get("options"), dict):
+            return tree
+        from hflray.config.fleet_table import fleet_table, is_pinned, pinned_options  # few configurations need PyArrow
+
+        sizes = ("num_devices", "num_edges", "area_km")
+        if is_pinned(tree["options"]) and all(name in tree for name in sizes):
+            return tree  # hflray has written it
+        try:
+            tree = tree | {"options": pinned_options(tree["options"])}
+            table = fleet_table(tree["options"])
+        except ConfigError as error:
+            raise ValueError(str(error).removeprefix("fleet.")) from error
+        found: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}
+        if table.area_m is not None and (table.is_area_exact or tree.get("area_km") is None):
+            found["area_km"] = table.area_m / 1e3
+        for name, value in found.items():
+            if value is not None and tree.get(name) is None:
+                tree[name] = value
+            elif value is not None and tree[name] != value:
+                raise ValueError(
+                    f"{name}: got {tree[name]!r}, and {table.files} say {value!r}; accepted beside a table: nothing or "
+                    "the same; remove it"
+                )
+        side_km = tree.get("area_km")
+        if table.area_m is not None and isinstance(side_km, int | float) and side_km * 1e3 < table.area_m:
+            raise ValueError(
+                f"area_km: got {side_km!r}, and {table.files} have places up to {table.area_m:g} m; accepted: "
+                f"{table.area_m / 1e3:g} or more, or a box in options.area; raise it, or remove it"
+            )
+        return tree
 
     @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
     @classmethod

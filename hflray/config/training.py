@@ -20,15 +20,18 @@ class DataConfig(Section):
         "pydoc_topics | a path ending in .npz",
     )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
+    options: dict[str, Any] = Field(
+        {}, description="arguments of the data set, such as file, target and owner of table"
+    )
     partition: Annotated[str, Named("partition")] = Field(
         "majority",
         description="majority | dirichlet | iid | shards | edge_dirichlet | edge_iid | edge_noniid | resampled | "
-        "flwr:NAME, such as ShardPartitioner",
+        "owners | flwr:NAME, such as ShardPartitioner",
     )
     partition_options: dict[str, Any] = Field(
         {},
         description="further arguments of a partition that is not majority, dirichlet or iid; of resampled: mix, which "
-        "is majority, dirichlet or iid",
+        "is majority, dirichlet or iid; of owners: unmatched, which is error or drop",
     )
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")

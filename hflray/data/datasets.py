@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -22,10 +23,11 @@ from hflray import registry, seeding
 from hflray.config import Kind
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
-from hflray.data.own import check_own
-from hflray.errors import DataError
+from hflray.data.own import check_class_names, check_own, check_owners
+from hflray.errors import ConfigError, DataError
 from hflray.support.references import spoken
 from hflray.support.returned import Contract, described, is_ours
+from hflray.support.text import shorten
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
@@ -50,6 +52,9 @@ class Dataset:
         num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
         groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
             Partitions deal by groups; what is learned and counted as classes stay the labels.
+        owner, test_owner: who owns each training and each test sample, (n,) texts; None: nobody. The partition
+            ``owners`` deals by them. The owners of test samples are kept for later use.
+        class_names: what the data call the classes, C texts; None: their numbers.
         target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
         notes: remarks for the user.
 
@@ -75,6 +80,9 @@ class Dataset:
     target_mean: float = 0.0
     target_std: float = 1.0
     notes: tuple[str, ...] = ()
+    owner: NDArray[np.str_] | None = None
+    test_owner: NDArray[np.str_] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @classmethod
     def of(
@@ -88,6 +96,9 @@ class Dataset:
         *,
         name: str = UNNAMED,
         samples_range: tuple[int, int] = FASHION_RANGE,
+        owner: ArrayLike | None = None,
+        test_owner: ArrayLike | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> Self:
         """Make a data set of arrays. The type of the inputs says what they are.
 
@@ -104,6 +115,9 @@ class Dataset:
                 the classes that are counted (`hflray.scheduling.RoundContext.class_counts`) are those of `labels`.
             name: name in messages and logs.
             samples_range: the lowest and highest D_n of a device unless ``data.samples_per_device`` is set.
+            owner, test_owner: who owns each training and each test sample, (n,) integers or texts, such as the name of
+                its device in the fleet's table; with ``data.partition: owners`` a device holds those of one owner.
+            class_names: what reports call the classes, C texts.
 
         Raises:
             DataError: an array is not as described above. The message is one line and names the first wrong element.
@@ -127,6 +141,9 @@ class Dataset:
             target_mean=mean,
             target_std=std,
             notes=own.notes,
+            owner=None if owner is None else check_owners(owner, len(arrays["y_train"]), "owner"),
+            test_owner=None if test_owner is None else check_owners(test_owner, len(arrays["y_test"]), "test_owner"),
+            class_names=None if class_names is None else check_class_names(class_names, own.num_outputs, kind),
         )
 
     @property
@@ -183,9 +200,10 @@ class Dataset:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What is known of each training sample, (n,) each: ``label``, ``target``, and ``group`` if there is one."""
-        groups = {} if self.groups is None else {"group": self.groups}
-        return {"label": self.labels, "target": self.y_train, **groups}
+        """What is known of each training sample, (n,) each: label, target, and group and owner if there are."""
+        known = {"group": self.groups, "owner": self.owner}
+        present = {name: column for name, column in known.items() if column is not None}
+        return {"label": self.labels, "target": self.y_train, **present}
 
     @property
     def channel_mean(self) -> NDArray[np.float32]:
@@ -209,7 +227,9 @@ class Dataset:
         return mean.astype(np.float32), np.maximum(std, 1 / 255).astype(np.float32)
 
 
-def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Dataset:
+def load_dataset(
+    name: str, root: str | Path | None = None, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Dataset:
     """Load the data set registered as `name`, or the ``.npz`` file at the path `name`.
 
     Args:
@@ -218,6 +238,7 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
             with the keys x_train, y_train, x_test, y_test (see `hflray.data.npz`).
         root: folder of the data sets; None: ``$HFLRAY_DATA``, else ``~/.cache/hflray``.
         seed: seed of generated data (functions with a `seed` parameter); stored data do not depend on it.
+        options: further arguments of the function, which are ``data.options``.
 
     Raises:
         ConfigError: an unknown name.
@@ -231,14 +252,17 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
     """
     folder = data_root(root)
     if name.endswith(".npz"):
+        if options:
+            raise ConfigError(f"data.options: got {shorten(dict(options))}; accepted with an .npz: none; remove them")
         path = Path(os.path.expanduser(name))
         if not os.path.exists(path) and os.path.exists(folder / path):
             path = folder / path
         return _from_arrays(path.stem, *read_arrays(path))
     make = registry.resolve("dataset", registry.check("dataset", name, "data.name"))
     seeded = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
+    registry.check_options("dataset", name, make, options or {}, ("root", *seeded))
     try:
-        dataset = make(folder, **seeded)
+        dataset = make(folder, **seeded, **(options or {}))
     except DataError as error:  # `Dataset.of` does not know the setting
         text = str(error)
         raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error

@@ -6,6 +6,7 @@ a class, a number, or the token that follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -122,6 +123,31 @@ def _groups(groups: ArrayLike, samples: int) -> NDArray[np.int64]:
         raise DataError(f"groups has type {column.dtype}; accepted: integers or texts; convert it")
     numbers: NDArray[np.int64] = np.unique(column, return_inverse=True)[1].astype(np.int64)
     return numbers
+
+
+def check_owners(owners: ArrayLike, samples: int, name: str) -> NDArray[np.str_]:
+    """Return the owner of each sample, (n,) texts. Raises DataError: they are not one integer or text for each."""
+    column = np.asarray(owners)
+    if column.dtype == object and all(isinstance(owner, str) for owner in column.ravel()):
+        column = column.astype(np.str_)
+    if column.shape != (samples,):
+        raise DataError(f"{name} has shape {column.shape}, but there are {samples} samples; give one owner for each")
+    if column.dtype.kind not in "uiU":
+        raise DataError(f"{name} has type {column.dtype}; accepted: integers or texts; convert it")
+    texts = column.astype(np.str_)
+    if len(empty := np.flatnonzero(texts == "")):
+        raise DataError(f"{name}[{empty[0]}] is an empty text; accepted: who owns the sample; fill it, or leave it out")
+    return texts
+
+
+def check_class_names(names: Sequence[str], classes: int, kind: str) -> tuple[str, ...]:
+    """Return the names of classes. Raises DataError: they are not one for each class of a classification."""
+    if kind != "classification" or len(names) != classes:
+        raise DataError(
+            f"class_names has {len(names)} texts, but the data, of kind {kind}, have {classes} "
+            f"output{'s' * (classes != 1)}; give one for each class, or none"
+        )
+    return tuple(map(str, names))
 
 
 def _inputs(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], int | None, tuple[str, ...]]:

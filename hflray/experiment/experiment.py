@@ -102,6 +102,7 @@ class Experiment:
         keep_actors: bool = False,
     ) -> None:
         self.scenario = scenario or Scenario.build(config)
+        config = self.scenario.fitting(config)
         self.problem = Problem.of(self.scenario.dataset, config)
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
         self._target = Target.of(config, self.scenario.dataset)
@@ -330,11 +331,12 @@ class Experiment:
     def devices(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
 
-        The lists are ``samples`` (N,), ``class_counts`` (N, C) and, after clustering, ``clusters`` (N,). The seed
-        determines all other properties of the fleet.
+        The lists are ``samples`` (N,), ``class_counts`` (N, C), ``class_names`` (C,) if the data name their classes,
+        and, after clustering, ``clusters`` (N,). The seed or the stored fleet has all other properties.
         """
-        counts = np.asarray(self.scenario.class_counts)
+        counts, names = np.asarray(self.scenario.class_counts), self.scenario.dataset.class_names
         columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
+        columns |= {} if names is None else {"class_names": list(names)}
         return columns if self.clusters is None else columns | {"clusters": self.clusters.tolist()}
 
     def summary(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -10,12 +11,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.config import ExperimentConfig
+from hflray.config import ExperimentConfig, validate
+from hflray.config.fleet_table import fleet_table
 from hflray.data import Dataset, build_partition, load_dataset
+from hflray.data.owners import NO_OWNERS, OwnersPartition
 from hflray.data.partition import checked_parts, device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
-from hflray.errors import ConfigError
-from hflray.fleet import Fleet, sample_fleet
+from hflray.errors import ConfigError, DataError
+from hflray.experiment.fleets import Fleets
+from hflray.fleet import Fleet, build_fleet
 from hflray.seeding import stream
 from hflray.support.returned import is_ours
 from hflray.training.job import DeviceData
@@ -30,12 +34,27 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     },
 } | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
 
-DataKey = tuple[str, str | None]
+DataKey = tuple[str, str | None, str]
 
 
 def data_key(config: ExperimentConfig) -> DataKey:
-    """Return the key of a data set: its name and its folder."""
-    return config.data.name, config.data.root
+    """Return the key of a data set: its name, its folder, and its options as JSON."""
+    return config.data.name, config.data.root, json.dumps(config.data.options, sort_keys=True)
+
+
+def _made(config: ExperimentConfig, dataset: Dataset, partition: object) -> Callable[[], Fleet]:
+    """Return a function that makes the fleet of a configuration, without devices that own none of the samples."""
+
+    def make() -> Fleet:
+        fleet = build_fleet(config.fleet, stream(config.seed, "fleet"))
+        if not isinstance(partition, OwnersPartition):
+            return fleet
+        if dataset.owner is None:
+            raise DataError(NO_OWNERS)
+        devices = partition.join(dataset.owner, fleet.device_names, fleet.num_devices).devices
+        return fleet if len(devices) == fleet.num_devices else fleet.take(devices)
+
+    return make
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +87,19 @@ class Scenario:
     share: Callable[[DeviceData], DeviceData] | None = None
 
     @classmethod
-    def build(cls, config: ExperimentConfig, dataset: Dataset | None = None) -> Self:
-        """Load the data unless `dataset` is passed, deal them to the devices and draw the fleet.
+    def build(cls, config: ExperimentConfig, dataset: Dataset | None = None, fleets: Fleets | None = None) -> Self:
+        """Load the data unless `dataset` is passed, make the fleet and deal the data to its devices.
+
+        Args:
+            config: the configuration.
+            dataset: its data set; None: it is loaded.
+            fleets: where a sweep keeps its fleets; None: the fleet is made anew.
 
         Raises:
             ConfigError, DataError: a setting, the data set or the partition is wrong.
         """
-        data, count = config.data, config.fleet.num_devices
-        dataset = dataset or load_dataset(data.name, root=data.root)
+        data = config.data
+        dataset = dataset or load_dataset(data.name, root=data.root, options=data.options)
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
         if "num_edges" in options and "num_edges" in data.partition_options:
             raise ConfigError(
@@ -84,6 +108,13 @@ class Scenario:
             )
         options |= data.partition_options
         partition = build_partition(data.partition, **options)
+        made = _made(config, dataset, partition)
+        fleet = made() if fleets is None else fleets.get(config, made)
+        count, notes = fleet.num_devices, [*(f"{dataset.name}: {remark}" for remark in dataset.notes)]
+        if config.fleet.name == "table":
+            notes += fleet_table(config.fleet.options).notes
+        if isinstance(partition, OwnersPartition):
+            return cls._by_owner(dataset, fleet, partition, notes)
         has_majority = (options["mix"] if data.partition == "resampled" else data.partition) == "majority"
         sizes, note = device_sizes(
             dataset.strata,
@@ -99,7 +130,6 @@ class Scenario:
         parts = partition(dataset.strata, count, sizes, stream(config.seed, "partition"), **columns)
         if not is_ours(partition) and not isinstance(parts, ResampledParts):
             parts = checked_parts(partition, data.partition, parts, len(dataset.strata), count)
-        fleet = sample_fleet(config.fleet, stream(config.seed, "fleet"))
         counts: NDArray[np.int64] | LabelCounts
         if isinstance(parts, ResampledParts):
             drawn_by_class = dataset.groups is None
@@ -114,8 +144,27 @@ class Scenario:
             parts=parts,
             class_counts=counts,
             fleet=fleet.with_samples(held),
-            notes=[*(f"{dataset.name}: {remark}" for remark in dataset.notes), *([note] if note and as_drawn else [])],
+            notes=[*notes, *([note] if note and as_drawn else [])],
         )
+
+    @classmethod
+    def _by_owner(cls, dataset: Dataset, fleet: Fleet, partition: OwnersPartition, notes: list[str]) -> Self:
+        """Return the scenario of a fleet each of whose devices has the samples of an owner."""
+        assert dataset.owner is not None
+        joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
+        parts = joined.parts()
+        held = np.array([len(part) for part in parts], dtype=np.int64)
+        counts = label_counts(parts, dataset.labels, dataset.num_labels)
+        return cls(dataset, parts, counts, fleet.with_samples(held), [*notes, *joined.notes])
+
+    def fitting(self, config: ExperimentConfig) -> ExperimentConfig:
+        """Return a configuration with the number of devices that the fleet has, if some were left out."""
+        count = self.fleet.num_devices
+        if count == config.fleet.num_devices:
+            return config
+        tree = config.model_dump(mode="json")
+        tree["fleet"]["num_devices"] = count
+        return validate(ExperimentConfig, tree)
 
     def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:
         """Return the samples in the format of the training hosts.

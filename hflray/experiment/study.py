@@ -20,7 +20,7 @@ from hflray.config import BITS_PER_KB, AllocationConfig, DataConfig, ExperimentC
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError
-from hflray.fleet import Fleet, sample_fleet
+from hflray.fleet import Fleet, given_fleet, sample_fleet
 from hflray.seeding import stream
 from hflray.support.arrays import IntArray
 
@@ -107,12 +107,14 @@ class Instance:
     def of(cls, config: ExperimentConfig, index: int) -> Self:
         """Draw an instance, which depends on the seed, the deployment and its number only.
 
+        Of a fleet that is not drawn alone, the scheduled devices are drawn.
+
         Raises:
             ConfigError: see `sized_by_data`.
         """
         config = sized_by_data(config)
         rng = stream(config.seed, "study", index)
-        fleet = sample_fleet(config.fleet, rng)
+        fleet = given_fleet(config.fleet, config.seed) or sample_fleet(config.fleet, rng)
         devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))
         return cls(index, fleet, Workload.of(config, MODEL_KB * BITS_PER_KB), devices)
 

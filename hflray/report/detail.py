@@ -19,8 +19,9 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
 from hflray.errors import ConfigError
+from hflray.experiment.fleets import unpacked
 from hflray.experiment.turns import PlannedTurns
-from hflray.fleet import Fleet, sample_fleet
+from hflray.fleet import Fleet, build_fleet
 from hflray.report.runs import Run
 from hflray.scheduling.poll import poll_spent_j
 from hflray.seeding import stream
@@ -126,10 +127,22 @@ class Replay:
 
     @cached_property
     def fleet(self) -> Fleet:
-        """The fleet, drawn as the run drew it, with the numbers of samples from the run's data."""
+        """The run's fleet, with the numbers of samples from the run's data; a random one is a function of its seed."""
         assert self.run.devices is not None
         config = self.run.config
-        return sample_fleet(config.fleet, stream(config.seed, "fleet")).with_samples(self.run.devices["samples"])
+        if self.run.fleet is None:
+            fleet = build_fleet(config.fleet, stream(config.seed, "fleet"))
+        else:
+            fleet = unpacked(self.run.fleet, config.fleet)
+        return fleet.with_samples(self.run.devices["samples"])
+
+    @cached_property
+    def names(self) -> tuple[list[str], list[str], list[str]]:
+        """What the user calls devices, edges and classes; numbers where there is no name."""
+        fleet = self.fleet
+        devices = fleet.device_names or tuple(map(str, range(fleet.num_devices)))
+        edges = fleet.edge_names or tuple(map(str, range(fleet.num_edges)))
+        return list(devices), list(edges), [str(name).removeprefix("class/") for name in self.class_counts]
 
     @cached_property
     def work(self) -> Workload:

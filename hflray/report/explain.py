@@ -22,8 +22,8 @@ def ordinal(rank: int, superlative: str) -> str:
     return superlative if rank == 1 else f"{rank}{ {2: 'nd', 3: 'rd'}.get(rank, 'th') } {superlative}"
 
 
-def sentences(run: Run, detail: Round) -> list[str]:
-    """Return lines that say what happened in the round and why."""
+def sentences(run: Run, detail: Round, names: tuple[list[str], list[str], list[str]]) -> list[str]:
+    """Return lines that say what happened in the round and why; `names` are those of `Replay.names`."""
     config, table, edges = run.config, detail.devices, detail.edges
     row = run.rounds[run.rounds["round"] == detail.number].iloc[0]
     lines = [
@@ -53,8 +53,11 @@ def sentences(run: Run, detail: Round) -> list[str]:
         lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
         return lines
     slow = edges.loc[edges["slowest"]].iloc[0]
-    waited = f"device {slow['straggler']:.0f}" if slow["straggler"] >= 0 else "no device, only its hop to the cloud"
-    lines.append(f"the round waited for edge {slow['edge']:.0f} ({slow['delay_s']:,.2f} s), and that edge for {waited}")
+    device_names, edge_names, _ = names
+    late = int(slow["straggler"])
+    waited = f"device {device_names[late]}" if late >= 0 else "no device, only its hop to the cloud"
+    edge = edge_names[int(slow["edge"])]
+    lines.append(f"the round waited for edge {edge} ({slow['delay_s']:,.2f} s), and that edge for {waited}")
     outlook = detail.outlook
     for count, words in (
         ((~outlook.answers).sum(), "devices did not answer"),
@@ -63,7 +66,7 @@ def sentences(run: Run, detail: Round) -> list[str]:
     ):
         lines += [f"when the round was planned, {count} {words}"] if count else []
     rows: Any = table[table["fate"] != ""]
-    lines += [f"device {row.device} {row.fate}" for row in rows.itertuples()]
+    lines += [f"device {device_names[row.device]} {row.fate}" for row in rows.itertuples()]
     return lines
 
 
@@ -95,13 +98,16 @@ def inside(config: ExperimentConfig, row: Any) -> list[str]:
 
 def explain(run: Run, number: int) -> Group:
     """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
-    detail = Replay(run).round(number)
+    replay = Replay(run)
+    detail, (device_names, edge_names, class_names) = replay.round(number), replay.names
     edges = Table("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
     rows: Any = detail.edges
     for row in rows.itertuples():
-        straggler = f"{row.straggler}" if row.straggler >= 0 else "–"
-        edges.add_row(f"{row.edge}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
-                      f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler)  # fmt: skip
+        straggler = device_names[row.straggler] if row.straggler >= 0 else "–"
+        name = f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}"
+        edges.add_row(
+            name, f"{row.devices}", f"{row.delay_s:,.2f}", f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler
+        )
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
     numbers = f"seconds in one of {detail.edge_iterations} edge iterations, joules in all"
     if run.config.clock.edge.asynchronous is not None:
@@ -110,8 +116,9 @@ def explain(run: Run, number: int) -> Group:
     rows = detail.devices.sort_values(["edge", "device"])
     for row in rows.itertuples():
         devices.add_row(
-            f"{row.device}{' ⚑' if row.straggler else ''}", f"{row.edge}", ordinal(row.nearest, "").strip() or "1st",
-            f"{row.cluster}" if row.cluster >= 0 else "–", f"{row.majority}", f"{row.times}", f"{row.samples}",
+            f"{device_names[row.device]}{' ⚑' if row.straggler else ''}", edge_names[row.edge],
+            ordinal(row.nearest, "").strip() or "1st",
+            f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
             f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
         )  # fmt: skip
@@ -119,4 +126,4 @@ def explain(run: Run, number: int) -> Group:
         f"{' '.join(allocation_texts(run.config.allocation))} nearest says how near the edge is among all edges; class "
         "is the majority class; times is how often the device was scheduled so far."
     )
-    return Group(*map(Text, sentences(run, detail)), edges, devices, Text(legend, style="dim"))
+    return Group(*map(Text, sentences(run, detail, replay.names)), edges, devices, Text(legend, style="dim"))

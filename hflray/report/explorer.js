@@ -25,6 +25,10 @@ function fillTable(id, heads, rows) {
   byId(id).replaceChildren(table);
 }
 
+// Plotly reads tags and entities in its texts.
+const plain = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+const deviceOf = (run, i) => plain(`device ${run.deviceNames[i]}`), edgeOf = (run, e) => plain(`edge ${run.edgeNames[e]}`);
+
 // What became of a scheduled device in a living world; empty if it counts, or if the world is off.
 const fate = (round, i) => (round.fate ? round.fate[round.device.indexOf(i)] || "" : "");
 const down = (round, e) => (round.down || []).includes(e);
@@ -32,7 +36,7 @@ const down = (round, e) => (round.down || []).includes(e);
 function drawMap(run, round) {
   const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
   const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
-  const describe = (i) => `device ${i}<br>${run.samples[i]} samples, majority class ${run.majority[i]}`
+  const describe = (i) => `${deviceOf(run, i)}<br>${run.samples[i]} samples, majority class ${plain(run.classNames[run.majority[i]])}`
     + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "") + (fate(round, i) ? `<br>${fate(round, i)}` : "")
     + (round.charge ? `<br>charge ${number(round.charge[i])} J` : "");
   // Devices that move have places of their own in each round.
@@ -42,12 +46,12 @@ function drawMap(run, round) {
     members.forEach((i) => { lines.x.push(xs[i], x, null); lines.y.push(ys[i], run.edgeY[e], null); });
     return [
       { x: lines.x, y: lines.y, mode: "lines", line: { color: edgeTone(e), width: 0.7 }, opacity: 0.5, hoverinfo: "skip" },
-      { x: members.map((i) => xs[i]), y: members.map((i) => ys[i]), mode: "markers", name: `edge ${e}`,
-        text: members.map(describe), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
+      { x: members.map((i) => xs[i]), y: members.map((i) => ys[i]), mode: "markers", name: edgeOf(run, e),
+        text: members.map(describe), hovertemplate: `%{text}<extra>${edgeOf(run, e)}</extra>`,
         marker: { symbol: members.map((i) => (fate(round, i) ? "circle-x-open" : "circle")), color: edgeTone(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? ink("ink") : ink("paper")), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
-      { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [`edge ${e}`], textposition: "top center",
+      { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [edgeOf(run, e)], textposition: "top center",
         marker: { symbol: down(round, e) ? "square-x-open" : "square", size: 13, color: edgeTone(e), line: { color: ink("ink"), width: 1.5 } },
-        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
+        hovertemplate: `${edgeOf(run, e)}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
     ];
   }).flat();
   const reason = (i) => ((round.away || []).includes(i) ? "away" : (round.low || []).includes(i) ? "low on charge" : "not scheduled");
@@ -76,12 +80,12 @@ function drawScale() {
 
 function drawGantt(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
-  const y = order.map((_, row) => row), { traces, shapes, absent } = round.end ? lived(round, order) : { traces: planned(round, order), shapes: [], absent: [] };
+  const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + plain(run.deviceNames[round.device[k]]);
+  const y = order.map((_, row) => row), { traces, shapes, absent } = round.end ? lived(run, round, order) : { traces: planned(run, round, order), shapes: [], absent: [] };
   const annotations = [], width = widthOf("gantt");
   run.edgeX.forEach((_, e) => {
     const rows = y.filter((row) => round.edge[order[row]] === e);
-    if (rows.length) annotations.push({ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows[rows.length - 1]) / 2, text: `edge ${e}<br>${number(round.edgeT[e])} s`,
+    if (rows.length) annotations.push({ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows[rows.length - 1]) / 2, text: `${edgeOf(run, e)}<br>${number(round.edgeT[e])} s`,
       showarrow: false, align: "left", font: { color: edgeTone(e), size: 11 } });
   });
   absent.forEach(([, who], row) => annotations.push({ xref: "paper", x: 0.005, xanchor: "left", y: y.length + row + 0.5, text: listed(who, Math.floor((width - 190) / 6)), hovertext: folded(who),
@@ -97,9 +101,9 @@ function drawGantt(run, round) {
 }
 
 // The bars of one edge iteration as planned.
-function planned(round, order) {
+function planned(run, round, order) {
   const y = order.map((_, row) => row), edge = order.map((k) => edgeTone(round.edge[k]));
-  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
+  const labels = order.map((k) => `${deviceOf(run, round.device[k])}, ${edgeOf(run, round.edge[k])}`);
   const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
   const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
   return [
@@ -115,21 +119,21 @@ function drawLabels(run, round) {
   const column = new Map(order.map((i, p) => [i, p])), classes = run.counts.map((_, c) => c);
   // Plotly's basic bundle has no heat map: each cell is a bar of height 1, whose colour is the number of samples.
   const traces = run.counts.map((row, c) => ({
-    type: "bar", x: order.map((_, p) => p), y: order.map(() => 1), base: order.map(() => c - 0.5), width: 1, customdata: order.map((i) => [i, row[i]]),
-    marker: { color: order.map((i) => row[i]), coloraxis: "coloraxis", line: { width: 0 } }, hovertemplate: `device %{customdata[0]}<br>class ${c}: %{customdata[1]} samples<extra></extra>`,
+    type: "bar", x: order.map((_, p) => p), y: order.map(() => 1), base: order.map(() => c - 0.5), width: 1, customdata: order.map((i) => [deviceOf(run, i), row[i]]),
+    marker: { color: order.map((i) => row[i]), coloraxis: "coloraxis", line: { width: 0 } }, hovertemplate: `%{customdata[0]}<br>class ${plain(run.classNames[c])}: %{customdata[1]} samples<extra></extra>`,
   }));
   traces.push({ type: "scatter", x: round.device.map((i) => column.get(i)), y: round.device.map(() => run.counts.length - 0.1), mode: "markers", hoverinfo: "skip",
     marker: { symbol: "triangle-up", size: 8, color: round.edge.map(edgeTone) } });
   plot("labels", traces, { height: 330, margin: { l: 45, r: 10, t: 10, b: 45 }, barmode: "overlay", bargap: 0, uirevision: run.name,
     coloraxis: { colorscale: CIVIDIS, colorbar: { title: { text: "samples" }, thickness: 12, outlinewidth: 0 } },
     xaxis: { title: { text: "Devices, ordered by majority class" }, showticklabels: false, ticks: "", zeroline: false, showgrid: false, range: [-0.5, order.length - 0.5] },
-    yaxis: { title: { text: "Class" }, range: [-0.5, run.counts.length + 0.4], tickvals: classes, zeroline: false, showgrid: false } });
+    yaxis: { title: { text: "Class" }, range: [-0.5, run.counts.length + 0.4], tickvals: classes, ticktext: run.classNames.map(plain), zeroline: false, showgrid: false } });
 }
 
 function drawTables(run, round) {
   const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
   const cards = [[run.metric, round.score === null ? "–" : round.score], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
-    ["E + λT", `${number(round.objective)} J`], ["waited for", round.device.length ? `edge ${slowest}` : "nobody"], ["scheduled", `${round.device.length} of ${run.x.length}`]];
+    ["E + λT", `${number(round.objective)} J`], ["waited for", round.device.length ? `edge ${run.edgeNames[slowest]}` : "nobody"], ["scheduled", `${round.device.length} of ${run.x.length}`]];
   if (round.fate) cards.push(["away", round.away.length], ...(round.charge ? [["low on charge", round.low.length]] : []), ["did not count", round.fate.filter((text) => text).length], ["wasted", `${number(round.wasted)} J`]);
   byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
@@ -138,8 +142,8 @@ function drawTables(run, round) {
   }));
   const straggler = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
   fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which cloud hop, s", "straggler"], run.edgeX.map((_, e) => ({
-    edge: e, late: e === slowest, cells: [e + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
-      number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${straggler(e)}`] })));
+    edge: e, late: e === slowest, cells: [run.edgeNames[e] + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
+      number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${run.deviceNames[straggler(e)]}`] })));
   const share = new Map();
   if (run.cluster) round.device.forEach((i) => share.set(run.cluster[i], (share.get(run.cluster[i]) || 0) + 1));
   const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
@@ -150,7 +154,7 @@ function drawTables(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   fillTable("devices", heads, order.map((k) => {
     const i = round.device[k];
-    const cells = [`${i}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.majority[i], round.times[k], round.edge[k],
+    const cells = [`${run.deviceNames[i]}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.classNames[run.majority[i]], round.times[k], run.edgeNames[round.edge[k]],
       `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])];
     if (round.fate) cells.splice(1, 0, round.fate[k] || "counts");
     return { edge: round.edge[k], late: round.late.includes(i), cells };

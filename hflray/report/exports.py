@@ -38,6 +38,8 @@ from pyarrow import parquet
 
 from hflray import metrics
 from hflray.errors import ConfigError
+from hflray.experiment.fleets import FOLDER as FLEETS
+from hflray.experiment.fleets import key_of
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
 from hflray.support.files import write
 from hflray.support.text import as_file_stem
@@ -103,7 +105,10 @@ def export(sweep: Sweep, place: Path, brief: bool = False) -> Path:
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
         "brief": brief or any(run.brief for run in sweep.runs), "config": shared, "runs": records,
     }  # fmt: skip
-    return pack(place, _files(content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)}))
+    files = _files(content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)})
+    if not brief:
+        files |= {f"{FLEETS}/{key_of(run.config)}": run.fleet for run in sweep.runs if run.fleet is not None}
+    return pack(place, files)
 
 
 def lacking(sweep: Sweep, brief: bool) -> list[str]:
@@ -267,7 +272,8 @@ def read_export(place: Path) -> Sweep:
         about = files.get(ABOUT, b"").decode().strip()
         brief = is_brief(files, content)
     notes = list(content["notes"])
-    sweep = assemble(content["name"], content["title"], content["task"], content["description"], histories, notes)
+    head = content["name"], content["title"], content["task"], content["description"]
+    sweep = assemble(*head, histories, notes, lambda config: files.get(f"{FLEETS}/{key_of(config)}"))
     return replace(sweep, parts={"": about}, runs=[replace(run, brief=brief) for run in sweep.runs])
 
 

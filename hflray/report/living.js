@@ -11,10 +11,10 @@ const LIVED = ["What happened in the round", "In each edge iteration a device co
   + "⚑ marks the straggler of the plan. Drag to zoom; a double click shows all again."];
 
 // The bars of a round as it happened, for devices in this order: four kinds of bars, and the signs at the ends.
-function lived(round, order) {
+function lived(run, round, order) {
   const rows = round.end.flatMap((ends, q) => order.map((k, y) => ({ k, y, q, end: ends[k] })).filter(({ end }) => end !== null)).map(({ k, y, q, end }) => {
     const start = q ? round.until[q - 1][round.edge[k]] : 0, computed = round.computed[q][k] ?? end, counts = Boolean(round.counts[q][k]);
-    const about = `device ${round.device[k]}, edge ${round.edge[k]}, edge iteration ${q + 1}${counts ? "" : "<br>does not count"}`;
+    const about = `${deviceOf(run, round.device[k])}, ${edgeOf(run, round.edge[k])}, edge iteration ${q + 1}${counts ? "" : "<br>does not count"}`;
     return { k, y, counts, tint: edgeTone(round.edge[k]), about, computing: [start, computed], sending: [computed, end], end };
   });
   const bars = (counts, part, verb, hatched) => {

@@ -127,7 +127,7 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
             }
         )
     assert run.devices is not None
-    counts = replay.class_counts.to_numpy()
+    counts, (device_names, edge_names, class_names) = replay.class_counts.to_numpy(), replay.names
     config = run.config
     return {
         "name": run.name,
@@ -138,6 +138,9 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "scheduler": pretty(config.scheduling.name),
         "assigner": pretty(config.assignment.name),
         **dict(zip(("allocated", "stragglers"), allocation_texts(config.allocation), strict=True)),
+        "deviceNames": device_names,
+        "edgeNames": edge_names,
+        "classNames": class_names,
         "side": config.fleet.area_km * 1e3,
         "x": _rounded(fleet.position_m[:, 0]),
         "y": _rounded(fleet.position_m[:, 1]),

@@ -19,6 +19,7 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.experiment.fleets import Fleets, is_stored
 from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
@@ -52,12 +53,14 @@ class Run:
         config: the run's configuration.
         part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
         brief: whether it was read from a brief export, which has neither devices nor schedules.
+        fleet: the file of its stored fleet (`hflray.experiment.fleets`); None: there is none.
     """
 
     history: History
     config: ExperimentConfig
     part: str = ""
     brief: bool = False
+    fleet: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -91,13 +94,16 @@ class Run:
     def without_schedules(self) -> str:
         """Why the run has no devices or no schedules; empty if it has both."""
         columns = ("devices", "edges", "bandwidth_hz", "cpu_hz")
-        if self.devices is not None and all(name in self.rounds for name in columns):
+        has_fleet = self.fleet is not None or not is_stored(self.config)
+        if has_fleet and self.devices is not None and all(name in self.rounds for name in columns):
             return ""
         if self.brief:
             return (
                 "it is from a brief export, which has no devices and schedules; export it again from its results, "
                 "without --brief"
             )
+        if is_stored(self.config) and self.fleet is None:
+            return "the file of its fleet is not there; put it back below fleets/, or run it again"
         return (
             "its rounds were logged without schedules (by an older hflray, or with more than 10,000 devices, or the "
             "run has not ended and its journal is elsewhere); run it again to see its rounds in detail"
@@ -314,7 +320,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     merged = [_longer_history(history, journal.get(history.name)) for history in histories]
     logged = {history.name for history in histories}
     merged += [history for name, history in journal.items() if name not in logged]
-    return assemble(folder.file.name, folder.path.name, folder.file.task, folder.file.description, merged, notes)
+    about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
+    return assemble(*about, merged, notes, Fleets(str(folder.path)).read)
 
 
 def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
@@ -346,9 +353,21 @@ def _reached(run: Run, task: Task) -> str:
 
 
 def assemble(
-    name: str, title: str, task: str, description: str, histories: Sequence[History], notes: list[str]
+    name: str,
+    title: str,
+    task: str,
+    description: str,
+    histories: Sequence[History],
+    notes: list[str],
+    fleet_of: Callable[[ExperimentConfig], bytes | None],
 ) -> Sweep:
     """Return the sweep of these histories; runs that cannot be read or have no rounds become notes.
+
+    Args:
+        name, title, task, description: see `Sweep`.
+        histories: the runs.
+        notes: the notes, which grow.
+        fleet_of: returns the file of a configuration's stored fleet, None if there is none.
 
     Raises:
         ConfigError: no run has a round.
@@ -363,7 +382,7 @@ def assemble(
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")
             continue
-        run = Run(history, config)
+        run = Run(history, config, fleet=fleet_of(config) if is_stored(config) else None)
         failed = f"failed after {len(run.rounds)} rounds: {history.error.splitlines()[0]}" if history.error else ""
         if run.rounds.empty:
             notes.append(f"{run.name}{LEFT_OUT}{failed or 'it has no rounds yet'}")

@@ -10,7 +10,7 @@ function drawTurns(run, round) {
   const turns = run.turns;
   byId("turns").hidden = !turns;
   if (!turns) return;
-  const about = turns.edge.map((e, i) => `edge ${e}, from version ${turns.version[i]}<br>staleness ${turns.stale[i]}, share ${number(turns.share[i])}`);
+  const about = turns.edge.map((e, i) => `${edgeOf(run, e)}, from version ${turns.version[i]}<br>staleness ${turns.stale[i]}, share ${number(turns.share[i])}`);
   const until = turns.rounds[Math.min(SHOWN_ROUNDS, turns.rounds.length) - 1];
   const newest = Math.max(1, ...turns.version.filter((_, i) => turns.start[i] < until)); // later versions have the last colour
   const hops = { x: [], y: [] };
@@ -25,9 +25,9 @@ function drawTurns(run, round) {
   ], { height: Math.max(260, 90 + 34 * run.edgeX.length), barmode: "overlay", bargap: 0.35, uirevision: run.name, margin: { l: 60, r: 20, t: 20, b: 45 }, showlegend: false,
     shapes: turns.rounds.map((end, n) => ({ type: "line", yref: "paper", x0: end, x1: end, y0: 0, y1: 1, line: { color: ink("soft"), width: n + 1 === round.n ? 2 : 0.7, dash: "dot" } })),
     xaxis: { title: { text: "Simulated seconds" }, range: [0, until], zeroline: false },
-    yaxis: { title: { text: "Edge" }, range: [run.edgeX.length - 0.4, -0.8], tickvals: run.edgeX.map((_, e) => e), zeroline: false } }, true);
+    yaxis: { title: { text: "Edge" }, range: [run.edgeX.length - 0.4, -0.8], tickvals: run.edgeX.map((_, e) => e), ticktext: run.edgeNames.map(plain), zeroline: false } }, true);
   const most = Math.max(0, ...turns.stale), bins = Array.from({ length: most + 1 }, (_, s) => s);
-  plot("turns-stale", run.edgeX.map((_, e) => ({ type: "bar", name: `edge ${e}`, x: bins, y: bins.map((s) => turns.stale.filter((value, i) => value === s && turns.edge[i] === e).length),
+  plot("turns-stale", run.edgeX.map((_, e) => ({ type: "bar", name: edgeOf(run, e), x: bins, y: bins.map((s) => turns.stale.filter((value, i) => value === s && turns.edge[i] === e).length),
     marker: { color: edgeTone(e) }, hovertemplate: "%{y} updates of staleness %{x}<extra>%{fullData.name}</extra>" })),
   { height: 300, barmode: "stack", showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 } }, margin: { l: 55, r: 20, t: 50, b: 45 }, uirevision: run.name,
     xaxis: { title: { text: "Staleness (versions)" }, dtick: most > 20 ? undefined : 1 }, yaxis: { title: { text: "Updates" } } });

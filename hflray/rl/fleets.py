@@ -31,15 +31,16 @@ from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, validate
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.study import MODEL_KB, sized_by_data
-from hflray.fleet import Fleet, sample_fleet
+from hflray.fleet import Fleet, given_fleet, sample_fleet
 from hflray.seeding import stream
+from hflray.support.references import spoken
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
 MOST_EDGES = 127  # because labels are int8
 # Settings of `fleet` that are newer than FORMAT 1. The specification leaves such a setting out at its default, so that
 # hashes, caches and the specifications recorded in policies do not change.
-LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor")
+LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor", "name", "options")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class FleetSpec:
         seed: root seed of the streams.
         held_out: draw held-out fleets instead of training fleets.
         reporting: draw reporting fleets; `held_out` is then ignored.
+        base: the run's fleet if it is not drawn alone; a fleet of the set is then that of H of its devices, drawn.
     """
 
     fleet: FleetConfig = field(default_factory=FleetConfig)
@@ -74,8 +76,19 @@ class FleetSpec:
     seed: int = 0
     held_out: bool = False
     reporting: bool = False
+    base: Fleet | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.base is not None:
+            n, m = self.base.num_devices, self.base.num_edges
+            for name, (low, high), accepted in (
+                ("num_edges", self.num_edges, (m, m)), ("num_scheduled", self.num_scheduled, (1, n))
+            ):  # fmt: skip
+                if not accepted[0] <= low <= high <= accepted[1]:
+                    raise ConfigError(
+                        f"learning.{name}: got [{low}, {high}] with fleet.name = {spoken(self.fleet.name)}, of {n} "
+                        f"devices and {m} edges; accepted: {' to '.join(map(str, dict.fromkeys(accepted)))}; correct it"
+                    )
         registry.check("assigner", self.teacher, "learning.teacher.name")
         for name in ("num_scheduled", "num_edges", "delay_weight"):
             low, high = getattr(self, name)
@@ -125,11 +138,14 @@ class FleetSpec:
             | learning.teacher.options,
             seed=config.seed,
             held_out=held_out,
+            base=given_fleet(config.fleet, config.seed),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as JSON values, without the settings that do not change the fleets."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options")}
+        values = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options", "base")
+        }
         fleet = {
             k: v
             for k, v in self.fleet.model_dump(mode="json").items()
@@ -149,8 +165,9 @@ class FleetSpec:
             ConfigError: a value is not accepted.
         """
         tree: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        tree["fleet"] = validate(FleetConfig, {**values["fleet"], "num_edges": values["num_edges"][1]})
-        return cls(**tree)
+        counts = {} if values["fleet"].get("name") == "table" else {"num_edges": values["num_edges"][1]}
+        tree["fleet"] = validate(FleetConfig, {**values["fleet"], **counts})
+        return cls(**tree, base=given_fleet(tree["fleet"], values["seed"]))
 
     @property
     def hash(self) -> str:
@@ -175,6 +192,8 @@ class FleetSpec:
             edge_iterations=self.edge_iterations,
             delay_weight=self.base_delay_weight if base else weight,
         )
+        if self.base is not None:
+            return self.base.take(np.sort(rng.choice(self.base.num_devices, h, replace=False))), work
         return sample_fleet(self.fleet.model_copy(update={"num_devices": h, "num_edges": m}), rng), work
 
     @staticmethod

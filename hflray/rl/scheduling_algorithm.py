@@ -14,6 +14,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from hflray.config import BITS_PER_KB, ExperimentConfig
 from hflray.cost import Workload
 from hflray.experiment.study import MODEL_KB, sized_by_data
+from hflray.fleet import given_fleet
 from hflray.rl.algorithm import checked_state
 from hflray.rl.files import STATE
 from hflray.rl.portable import flatten, restore
@@ -69,7 +70,7 @@ def environment(config: ExperimentConfig) -> dict[str, Any]:
     """
     config = sized_by_data(config)
     return {
-        "fleet": config.fleet,
+        "fleet": given_fleet(config.fleet, config.seed) or config.fleet,
         "num_scheduled": config.scheduling.num_scheduled,
         "majority_fraction": config.data.majority_fraction,
         "work": Workload.of(config, MODEL_KB * BITS_PER_KB),

@@ -28,7 +28,7 @@ from hflray.allocation import allocate_round
 from hflray.assignment import assigned, build_assigner
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
-from hflray.fleet import FleetConfig, sample_fleet
+from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.rl.surrogate import DIGITS, Curve, Progress
 from hflray.scheduling import DeviceHistory, RoundContext
 from hflray.scheduling.rows import OWN, device_rows
@@ -67,7 +67,8 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         max_rounds: number of rounds after which it is cut off.
         curve: the learning curve.
         seed_once: use the seed of the first `reset` and ignore later ones; see `hflray.rl.env`.
-        fleet: the law of the fleets; None: Table I with N devices and M edges, which it otherwise replaces.
+        fleet: the law of the fleets, or the one fleet of all episodes; None: Table I with N devices and M
+            edges, which it otherwise replaces.
 
     Each ``info`` has ``accuracy``; that of `step` also has ``objective``, ``energy_j`` and ``delay_s`` of the round,
     which `played` holds for a scheduler that observes rounds.
@@ -89,7 +90,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         max_rounds: int = 60,
         curve: Curve = DIGITS,
         seed_once: bool = False,
-        fleet: FleetConfig | None = None,
+        fleet: FleetConfig | Fleet | None = None,
     ) -> None:
         if reward not in REWARDS:
             raise ConfigError(f"reward: got '{reward}'; accepted: {', '.join(REWARDS)}")
@@ -117,7 +118,8 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def begin(self, rng: np.random.Generator) -> None:
         """Begin an episode; its fleet and later draws come from `rng`, which becomes the environment's generator."""
         self.np_random, count = rng, self.fleet_config.num_devices
-        self.fleet = sample_fleet(self.fleet_config, rng)
+        law = self.fleet_config
+        self.fleet = law if isinstance(law, Fleet) else sample_fleet(law, rng)
         mix = np.full((count, self.num_classes), (1 - self.majority_fraction) / max(1, self.num_classes - 1))
         mix[np.arange(count), rng.permutation(np.arange(count) % self.num_classes)] = self.majority_fraction
         self.class_counts = rng.multinomial(self.fleet.samples.astype(int), mix / mix.sum(axis=1, keepdims=True))

@@ -53,7 +53,7 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     share_hz = fleet.edge_bandwidth_hz[edges] * max(1, int(context.edges_up.sum())) / num_scheduled
     compute_s = compute_delay_s(work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz)
     compute_j = compute_energy_j(
-        fleet.capacitance, work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz
+        fleet.capacitance_of(everyone), work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz
     )
     gain = fleet.gain_of(everyone, edges)
     upload_s = upload_delay_s(work.device_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))

@@ -18,6 +18,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import DataKey, Scenario, data_key
 from hflray.losses import METRIC_OF
 from hflray.models import build, num_parameters
@@ -48,12 +49,14 @@ class Checked:
         resolved: configurations by trial name in which the settings measured on this machine are filled in. The runs
             are logged with them.
         samples: the mean number of a device's samples by trial name.
+        fleets: the fleets that were made.
     """
 
     notes: list[str] = field(default_factory=list)
     datasets: dict[DataKey, Dataset] = field(default_factory=dict)
     resolved: dict[str, ExperimentConfig] = field(default_factory=dict)
     samples: dict[str, float] = field(default_factory=dict)
+    fleets: Fleets = field(default_factory=Fleets)
     _digests: dict[DataKey, str] = field(default_factory=dict)
 
     def described(self, config: ExperimentConfig) -> dict[str, str] | None:
@@ -76,25 +79,29 @@ class Checked:
             "classes": dataset.num_classes,
             "image_shape" if dataset.has_images else "input_shape": list(dataset.input_shape),
         }
-        name, root = key
+        name, root, options = key[0], key[1], config.data.options
         return {
             "name": Path(short(name)).stem,
             "digest": self._digests[key],
-            "source": json.dumps({"name": name, "root": root}),
+            "source": json.dumps({"name": name, "root": root} | ({"options": options} if options else {})),
             "profile": json.dumps(profile),
         }
 
 
-def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Checked:
+def check_trials(trials: Sequence[Trial], task: str, measure: bool = True, fleets: Fleets | None = None) -> Checked:
     """Build every trial's data, partition, model and assigner before anything starts.
 
     With `measure`, the training kernel is also chosen, once for all trials, so that they use the same kernel.
+
+    Args:
+        trials, task, measure: see above.
+        fleets: where a sweep that goes on keeps its fleets; None: they are made, and kept in the result.
 
     Raises:
         ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
         DataError: the data are missing or malformed, or a partition cannot be made.
     """
-    checked = Checked()
+    checked = Checked() if fleets is None else Checked(fleets=fleets)
     scenarios: dict[str, Scenario] = {}
     kind = find_task(task)
     for trial in trials:
@@ -105,7 +112,7 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
         key = str((config.seed, config.data, config.fleet))
         if key not in scenarios:
             scenarios = {
-                key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))
+                key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)), fleets=checked.fleets)
             }  # only one is kept in memory
             checked.datasets[data_key(config)] = scenarios[key].dataset
             checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
@@ -150,7 +157,8 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
         config, training = trial.config, trial.config.training
         key = data_key(config)
         if key not in rates:
-            rates[key] = _samples_per_second(config, Scenario.build(config, dataset=checked.datasets[key]))
+            scenario = Scenario.build(config, dataset=checked.datasets[key], fleets=checked.fleets)
+            rates[key] = _samples_per_second(config, scenario)
         passes = training.local_iterations * training.edge_iterations * checked.samples[trial.name]
         work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
     pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]

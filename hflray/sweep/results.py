@@ -11,15 +11,15 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
+from hflray.config import TrackingConfig, inputs_in, policies_in, references_in, refuse_unpinned, validate
 from hflray.errors import ConfigError, nearest
-from hflray.support import policies, references
+from hflray.support import inputs, policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.references import SHOWN, Source
@@ -65,6 +65,7 @@ class SweepFolder:
         storage: where checkpoints and the true journals are, `s3://…` or a shared folder; None if that is `path`.
         sinks: the names of the trackers that get the runs.
         sources: the texts behind the sweep's references, which run only after `admit`.
+        inputs: the files of data that its configurations name.
         started_ms: when the sweep began, ms since 1970; 0 if an older hflray made the folder.
     """
 
@@ -76,6 +77,7 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
     sources: tuple[Source, ...] = ()
+    inputs: tuple[inputs.Input, ...] = ()
     started_ms: int = 0
 
     @property
@@ -104,12 +106,16 @@ class SweepFolder:
             content["started_ms"] = self.started_ms
         if self.sources:
             content["references"] = references.to_json(self.sources)
+        if self.inputs:
+            content["inputs"] = inputs.to_json(self.inputs)
         return json.dumps(stamped(content), indent=1, ensure_ascii=False).encode()
 
     def save(self) -> None:
         """Write ``sweep.json`` and copies of the texts behind the references. Raises OSError: one cannot be written."""
         for path, source in self.copies():
             write(path, source.text, durable=True)
+        for each in self.inputs:
+            write(self.path / REFERENCES / f"{each.sha256[:SHOWN]}-{each.name}", each.content, durable=True)
         write(self.path / FILE, self.content(), durable=True)
 
     def adopt_own(self) -> list[Source]:
@@ -131,6 +137,8 @@ class SweepFolder:
                 content now, or the copy that a user can read is not the text that would run.
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
+        for each in self.inputs:
+            inputs.refuse_change(each)
         for setting, policy in policies_in(tree):
             policies.locate(policy, setting)  # raises an error if the file is another one now
         names = {name for each in references_in(tree, sweep=True).values() for name in each}
@@ -175,9 +183,11 @@ class SweepFolder:
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
+            kept = inputs.from_json(content.get("inputs", ()))
             named = {"uri": content["uri"], "experiment": content["experiment"], "finished": content["finished"]}
             started_ms = int(content.get("started_ms", 0))
-            return cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
+            folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
+            return replace(folder, inputs=kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
@@ -190,9 +200,10 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     while path.exists():
         number += 1
         path = results / f"{stem}-{number}"
-    by_key = references_in(file.model_dump(mode="json", exclude_unset=True), sweep=True)
-    sources = references.sources_of(name for names in by_key.values() for name in names)
-    return SweepFolder(path.resolve(), file, uri, experiment, sources=sources, started_ms=int(1000 * now_s))
+    tree = file.model_dump(mode="json", exclude_unset=True)
+    names = [name for each in references_in(tree, sweep=True).values() for name in each]
+    folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
+    return replace(folder, sources=references.sources_of(names), inputs=inputs.inputs_of(inputs_in(tree)))
 
 
 def changed_texts(before: SweepFolder, after: SweepFolder) -> str:

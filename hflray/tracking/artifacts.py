@@ -38,7 +38,7 @@ def load(config: ExperimentConfig) -> Dataset | None:
     """Return the data set of a configuration. Raises DataError, ConfigError: see `hflray.data.load_dataset`."""
     from hflray.data import load_dataset
 
-    return load_dataset(config.data.name, root=config.data.root)
+    return load_dataset(config.data.name, root=config.data.root, options=config.data.options)
 
 
 class Artifacts:

@@ -43,7 +43,7 @@ class Tables:
         rounds: a row per round with ``round`` and the glossary's metrics by name. Small fleets also have (H,) lists:
             ``devices`` (indices), ``edges``, ``bandwidth_hz``, ``cpu_hz``.
         devices: a row per device with ``device``, ``samples``, ``cluster`` (if the run clustered) and ``class/<c>``,
-            the number of samples of class c. None if the run recorded no devices.
+            the number of samples of class c, a number or the data's own name. None if the run recorded no devices.
     """
 
     rounds: pd.DataFrame
@@ -76,7 +76,8 @@ class Tables:
         if "clusters" in last:
             devices["cluster"] = last["clusters"]
         counts = np.asarray(last["class_counts"])
-        classes = pd.DataFrame(counts, columns=[f"class/{c}" for c in range(counts.shape[1])])
+        names = last.get("class_names") or range(counts.shape[1])
+        classes = pd.DataFrame(counts, columns=[f"class/{name}" for name in names])
         return cls(rounds, devices.join(classes))
 
 

@@ -16,6 +16,7 @@ from ray.tune import Callback
 
 from hflray import metrics
 from hflray.errors import HflrayError, WriteError
+from hflray.experiment.fleets import Fleets
 from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
@@ -171,6 +172,8 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.changes = result.get("changes", outcome.changes)
+        if result.get("devices") and self._folder.storage:
+            Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))
         details = (result.get(key) for key in ("schedule", "devices", "timeline", "model_hash"))
         self._tracker.round(name, index, values, *details)
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)

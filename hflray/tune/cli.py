@@ -193,13 +193,15 @@ def command(
         folder.storage, folder.sinks = storage, first.sinks
     silent = quiet or (dry_run and not console.is_terminal)  # a file gets the list of trials alone
     with waiting(console, "checking data and measuring this machine", silent):
+        from hflray.experiment.fleets import Fleets
         from hflray.sweep.preflight import check_metrics, check_trials, estimate
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
         can_measure = not os.environ.get("RAY_ADDRESS") or all(
             trial.config.training.device == "cpu" for trial in trials
         )
-        checked = check_trials(trials, folder.file.task, measure=can_measure and not dry_run)
+        fleets = Fleets(folder.place) if resume is not None else None
+        checked = check_trials(trials, folder.file.task, can_measure and not dry_run, fleets)
         check_metrics(folder.file, checked)
         # A run builds them before it trains anything.
         try_sinks(folder.sinks if dry_run else (), folder.uri, folder.experiment)

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from hflray.errors import ConfigError, HflrayError, RefusedError, WriteError
+from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import data_key
 from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import disk_failure, refuse_links
@@ -114,6 +115,8 @@ def _run(
         if storage is not None:
             storage.begin()
         _save(folder, storage)
+        for trial in trials:
+            checked.fleets.copy(trial.config, Fleets(folder.place))
         with progress.phase(f"opening {titles(folder.sinks)}"):
             tracker = Tracker(
                 folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking, folder.sinks, journal,
@@ -231,6 +234,7 @@ def _fit(
         },
         expected=release() if os.environ.get("RAY_ADDRESS") else None,
         sources=folder.sources,
+        inputs=folder.inputs,
     )
     datasets = {key: ray.put(dataset) for key, dataset in checked.datasets.items()}
     function = tune.with_parameters(run_trial, shared=shared, datasets=datasets)

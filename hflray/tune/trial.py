@@ -14,10 +14,12 @@ from typing import Any
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, RefusedError, WorkerLostError
 from hflray.experiment import Experiment
+from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import Scenario, data_key
 from hflray.support import references
 from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import disk_failure
+from hflray.support.inputs import Input
 from hflray.support.provenance import differences, release
 from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task
@@ -40,6 +42,7 @@ class Sweep:
         settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
         expected: the driver's `release`, or None. A node that joined later may run another one.
         sources: the texts behind the sweep's references.
+        inputs: the files of data that the configurations name, which a process holds when it unpickles them.
     """
 
     name: str
@@ -48,10 +51,11 @@ class Sweep:
     settled: Mapping[str, Mapping[str, Any]]
     expected: dict[str, str] | None = None
     sources: tuple[references.Source, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
 
 def trial_experiment(
-    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], measured: Mapping[str, Any]
+    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], measured: Mapping[str, Any], fleets: Fleets
 ) -> Experiment:
     """Make a trial's experiment in the trial's process.
 
@@ -60,14 +64,15 @@ def trial_experiment(
         sweep: the sweep file of the trial.
         datasets: Ray references to the data sets, by `data_key`; the driver has loaded each once.
         measured: settings of `training` that the driver has measured, such as the kernel.
+        fleets: where the sweep keeps its fleets.
     """
     import ray
 
     source = datasets.get(data_key(config))
     if source is None:  # the trial needs no data, or its own node loads them
-        scenario = Scenario.build(config)
+        scenario = Scenario.build(config, fleets=fleets)
     else:
-        scenario = Scenario.build(config, dataset=ray.get(source))
+        scenario = Scenario.build(config, dataset=ray.get(source), fleets=fleets)
         scenario = replace(scenario, share=partial(share, source))
     # The driver has chosen the GPUs and the number of actors on them; both follow from the bundles that it reserved.
     group = ray.util.get_current_placement_group()
@@ -112,7 +117,9 @@ def run_trial(params: dict[str, Any], shared: Sweep, datasets: dict[Any, Any]) -
             cpus=sweep.tune.cpus_per_trial,
             saved=_saved(shared.place, start),
             mutable=tuple(sweep.sweep) if population is not None else (),
-            make=lambda config: trial_experiment(config, sweep, datasets, shared.settled.get(start[NAME], {})),
+            make=lambda config: trial_experiment(
+                config, sweep, datasets, shared.settled.get(start[NAME], {}), Fleets(shared.place)
+            ),
             watch=lambda experiment: LiveTrial(shared.name, start[NAME], experiment).round,
         )
         with closing(find_task(sweep.task).run(job)) as results:

@@ -29,6 +29,7 @@ class Battery(Part):
         config: the ranges and the other settings; a capacity is set.
         num_devices: N.
         seed: the experiment's root seed.
+        capacity_j: the fleet's own capacities, (N,), J, NaN for those that are drawn; None: all are.
 
     Raises:
         ConfigError: no device is ever available, because all stay below the reserve.
@@ -39,7 +40,9 @@ class Battery(Part):
 
     state_arrays: ClassVar[tuple[str, ...]] = ("charge_j",)
 
-    def __init__(self, config: BatteryConfig, num_devices: int, seed: int) -> None:
+    def __init__(
+        self, config: BatteryConfig, num_devices: int, seed: int, capacity_j: FloatArray | None = None
+    ) -> None:
         assert config.capacity_j is not None
         devices = np.arange(num_devices)
 
@@ -47,6 +50,8 @@ class Battery(Part):
             return ends[0] + (ends[1] - ends[0]) * Draws(seed, f"batteries/{name}").uniform(devices)
 
         self.capacity_j = drawn("capacity_j", config.capacity_j)
+        if capacity_j is not None:
+            self.capacity_j = np.where(np.isnan(capacity_j), self.capacity_j, capacity_j)
         self.harvest_w = drawn("harvest_w", config.harvest_w)
         self.charge_j = self.capacity_j * drawn("initial", config.initial)
         self.reserve_j, self.idle_w = config.reserve_j, config.idle_w

@@ -21,8 +21,10 @@ from hflray.clock.semi_synchronous import Period
 from hflray.config import ExperimentConfig
 from hflray.config.clock import SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
+from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.references import spoken
 from hflray.support.returned import is_ours
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
@@ -68,7 +70,14 @@ class World:
         self.dropout = Dropout(config.seed, rate_per_s) if rate_per_s else None
         self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed)
         no_batteries = self.config.battery.capacity_j is None
-        self.battery = None if no_batteries else Battery(self.config.battery, fleet.num_devices, config.seed)
+        if no_batteries and fleet.battery_j is not None:
+            raise ConfigError(
+                "world.battery.capacity_j: got null with a fleet whose devices have batteries; accepted with it: a "
+                "number, for devices without one of their own; set it, or leave battery_j out"
+            )
+        self.battery = None
+        if not no_batteries:
+            self.battery = Battery(self.config.battery, fleet.num_devices, config.seed, fleet.battery_j)
         self.mobility = self._mobility(config, fleet)
         fading = self.config.fading
         self.fading: Fading = registry.build("fading", fading.name, {"seed": config.seed}, **fading.options)
@@ -85,6 +94,11 @@ class World:
         mobility: Mobility = registry.build("mobility", section.name, own, **section.options)
         if section.name == "static":
             return None
+        if fleet.fixed_gain:
+            raise ConfigError(
+                f"world.mobility.name: got {spoken(section.name)} with links whose gains or rates are given, which do "
+                "not follow the places; accepted with them: static; take world.fading: {name: trace}, or leave them out"
+            )
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
         if not is_ours(mobility):
             self._places = CheckedPlaces(section.name, fleet.num_devices, config.fleet.area_m)

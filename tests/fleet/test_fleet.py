@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hflray import fleet as fleet_module
+from hflray.fleet import fleet as fleet_module
+from hflray.fleet import links as link_module
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, path_gain, sample_fleet
 
@@ -203,7 +204,7 @@ def test_devices_taken_from_a_large_fleet_keep_their_links(monkeypatch):
     assert isinstance(few.gain, np.ndarray)
     np.testing.assert_array_equal(few.gain, fleet.gain[[4, 1, 300]])
     np.testing.assert_array_equal(few.take([2]).distance_m, fleet.distance_m[[300]])
-    monkeypatch.setattr(module, "DENSE_LINKS", 60)
+    monkeypatch.setattr(link_module, "DENSE_LINKS", 60)
     many = fleet.take([4, 1, 300])
     assert not isinstance(many.gain, np.ndarray)
     np.testing.assert_array_equal(many.gain[1:], few.gain[1:])
@@ -374,7 +375,7 @@ def test_other_links_have_all_their_gains_compared(own):
 
 def test_as_many_links_as_the_limit_are_computed_at_once(monkeypatch):
     fleet = draw(num_devices=40, num_edges=30, dense=False)
-    monkeypatch.setattr(fleet_module, "DENSE_LINKS", 60)
+    monkeypatch.setattr(link_module, "DENSE_LINKS", 60)
     assert fleet.gain[[3, 5]].shape == (2, 30)
     assert isinstance(fleet.take([3, 5]).gain, np.ndarray)
     with pytest.raises(ConfigError, match="links: 61 requested at once of a fleet of 40 devices and 30 edges"):

@@ -1,0 +1,397 @@
+"""What the tables of ``fleet: {name: table}`` say: devices, edges and links from CSV or Parquet, in SI units.
+
+Rows of the files, and what a column means, are in ``docs/howto/system.md``. What a file lacks is NaN here and drawn
+later (`hflray.fleet.table`). N, M and the area of the configuration follow from the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hflray.errors import ConfigError
+from hflray.support import inputs
+from hflray.support.arrays import BoolArray, FloatArray
+from hflray.support.tables import Table, match, read_table
+from hflray.support.text import breaks_lines, one_line, shorten
+
+FILES = ("devices", "edges", "links")
+METRES_PER_DEGREE = 6_371_000 * np.pi / 180  # of a great circle on a sphere of the earth's mean radius
+TRAINING_PASSES = 3.0  # FedScale's ``computation`` is a forward pass, and the backward pass takes twice as long
+PLACES = {"metres": ("x_m", "y_m"), "degrees": ("longitude", "latitude")}
+BOUNDS = {"longitude": (-180.0, 180.0), "latitude": (-90.0, 90.0), "x_m": (-1e9, 1e9), "y_m": (-1e9, 1e9)}
+ABSENT = {
+    "devices": ("fixed_s", "step_s", "compute_w", "upload_w"), "edges": ("parent",), "links": ("latency_s",),
+}  # fmt: skip
+HINT = ", or give its name in the file with fleet.options.columns, as in {latitude: LATITUDE}"
+
+
+class Column(NamedTuple):
+    """A column of numbers: the field of `Fleet.of`, the accepted numbers, and how they become SI units."""
+
+    field: str
+    most: float
+    least: float | None = None  # None: above 0
+    si: Callable[[FloatArray], FloatArray] = lambda values: values
+
+
+def _watts(dbm: FloatArray) -> FloatArray:
+    return np.asarray(10.0 ** (dbm / 10.0) * 1e-3)
+
+
+def _times(factor: float) -> Callable[[FloatArray], FloatArray]:
+    return lambda values: values * factor
+
+
+COLUMNS: dict[str, dict[str, Column]] = {
+    "devices": {
+        "cycles_per_sample": Column("cycles_per_sample", 1e15),
+        "seconds_per_sample": Column("seconds_per_sample", 1e9),
+        "computation": Column("seconds_per_sample", 1e12, si=_times(TRAINING_PASSES * 1e-3)),
+        "max_cpu_ghz": Column("max_cpu_hz", 1e6, si=_times(1e9)),
+        "power_dbm": Column("power_w", 200.0, -200.0, _watts),
+        "capacitance": Column("capacitance", 1.0),
+        "battery_j": Column("battery_j", 1e15, 0.0),
+        "communication": Column("rate_bps", 1e12, si=_times(1e3)),
+    },
+    "edges": {
+        "bandwidth_mhz": Column("edge_bandwidth_hz", 1e9, si=_times(1e6)),
+        "power_dbm": Column("edge_power_w", 200.0, -200.0, _watts),
+        "cloud_mbps": Column("cloud_rate_bps", 1e9, si=_times(1e6)),
+    },
+    "links": {
+        "gain_db": Column("gain", 100.0, -400.0, lambda db: np.asarray(10.0 ** (db / 10.0))),
+        "mbps": Column("rate_bps", 1e9, si=_times(1e6)),
+    },
+}  # fmt: skip
+KEYS = {"devices": ("device",), "edges": ("edge",), "links": ("device", "edge")}
+
+
+@dataclass(frozen=True, eq=False)
+class FleetTable:
+    """What the files of a fleet say.
+
+    Attributes:
+        files: the names of the files, for messages.
+        num_devices, num_edges: N and M; None: no file says it.
+        area_m: the side of the square, m; None: no file has a place.
+        is_area_exact: whether the files alone say `area_m`; else it is the least side, and the configuration may have a
+            larger one.
+        given: arrays as in `Fleet.of`.
+        device_names, edge_names: what the files call devices and edges; None: nothing.
+        notes: remarks for the user.
+    """
+
+    files: str
+    num_devices: int | None
+    num_edges: int | None
+    area_m: float | None
+    is_area_exact: bool
+    given: dict[str, FloatArray]
+    device_names: tuple[str, ...] | None
+    edge_names: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with pinned names of files. Raises ConfigError: one cannot be read."""
+    pinned = dict(options)
+    for key in FILES:
+        name = options.get(key)
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise ConfigError(f"fleet.options.{key}: got {shorten(name)}; accepted: the path of a file; correct it")
+        try:
+            pinned[key] = inputs.pin(name)
+        except ConfigError as error:
+            raise ConfigError(f"fleet.options.{key}: got {shorten(inputs.plain(name))}; {error}") from error
+    if not any(pinned.get(key) for key in FILES):
+        raise ConfigError("fleet.options: got no file; accepted: devices, edges or links; name one")
+    return pinned
+
+
+def is_pinned(options: object) -> bool:
+    """Return whether the names of all files among the options are pinned."""
+    named = [options.get(key) for key in FILES] if isinstance(options, Mapping) else []
+    return any(named) and all(name is None or inputs.is_pinned(name) for name in named)
+
+
+def fleet_table(options: Mapping[str, Any]) -> FleetTable:
+    """Return what the files among the options of ``fleet`` say; equal options are read once.
+
+    Raises:
+        ConfigError: an option or a file is wrong; the message names the file, the row and the column.
+    """
+    return _read(json.dumps(pinned_options(options), sort_keys=True))
+
+
+@lru_cache(maxsize=4)
+def _read(options_json: str) -> FleetTable:
+    options: dict[str, Any] = json.loads(options_json)
+    renamed = _renamed(options.get("columns"))
+    tables: dict[str, Table] = {}
+    for key in FILES:
+        if options.get(key):
+            file, content = inputs.content_of(options[key])
+            tables[key] = read_table(f"fleet.options.{key}: {file}", file, content)
+    columns, notes = dict[str, dict[str, str]](), list[str]()
+    for key, table in tables.items():
+        places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
+        columns[key], others = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
+        if others:
+            named = ", ".join(map(one_line, others[:8])) + ", …" * (len(others) > 8)
+            notes.append(f"{table.name}: nothing uses the columns {named}")
+    for name, file_name in renamed.items():
+        if not any(name in found for found in columns.values()):
+            raise ConfigError(
+                f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
+            )
+    names = {key: _names(tables[key], columns[key].get(KEYS[key][0])) for key in ("devices", "edges") if key in tables}
+    places_m, area_m, chosen, is_exact = _places(tables, columns, options.get("area"), notes)
+    given = dict[str, FloatArray]()
+    for key in ("devices", "edges"):
+        if key in places_m:
+            given["position_m" if key == "devices" else "edge_position_m"] = places_m[key][chosen[key]]
+        for name, column in columns.get(key, {}).items():
+            if name in COLUMNS[key]:
+                _give(given, key, name, _numbers(tables[key], key, name, column, notes)[chosen[key]], tables[key])
+    every = {key: names.get(key) for key in ("devices", "edges")}
+    if "links" in tables:
+        _give_links(given, tables["links"], columns["links"], every, chosen, notes)
+    counts = {key: int(chosen[key].sum()) if key in chosen else None for key in ("devices", "edges")}
+    if "links" in tables:
+        counts = {key: counts[key] if counts[key] is not None else len(every[key] or ()) for key in counts}
+    if "rate_bps" in given and given["rate_bps"].ndim == 1:  # FedScale's rate of a device, to whichever edge
+        given["rate_bps"] = given["rate_bps"][:, None]
+    if "gain" in given and "rate_bps" in given:
+        given["rate_bps"] = np.where(np.isnan(given["gain"]), given["rate_bps"], np.nan)
+    is_named = {
+        "devices": "devices" not in tables or "device" in columns["devices"],
+        "edges": "edges" not in tables or "edge" in columns["edges"],
+    }
+    kept = {key: tuple(every_name) for key, every_name in every.items() if every_name is not None and is_named[key]}
+    for key in kept.keys() & chosen.keys():
+        if not chosen[key].all():
+            kept[key] = tuple(name for name, take in zip(kept[key], chosen[key], strict=True) if take)
+    return FleetTable(
+        files=", ".join(inputs.plain(options[key]) for key in tables),
+        num_devices=counts["devices"],
+        num_edges=counts["edges"],
+        area_m=area_m,
+        is_area_exact=is_exact,
+        given=given,
+        device_names=kept.get("devices"),
+        edge_names=kept.get("edges"),
+        notes=tuple(notes),
+    )
+
+
+def _renamed(columns: object) -> dict[str, str]:
+    """Return the checked option ``columns``."""
+    known = sorted({*BOUNDS, *(name for key in FILES for name in (*KEYS[key], *COLUMNS[key]))})
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping) or not all(isinstance(text, str) for text in columns.values()):
+        raise ConfigError(
+            f"fleet.options.columns: got {shorten(columns)}; accepted: names in the file by known names, as in "
+            "{latitude: LATITUDE}; correct it"
+        )
+    for name in columns:
+        if name not in known:
+            raise ConfigError(
+                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(known)}; correct it"
+            )
+    return dict(columns)
+
+
+def _names(table: Table, column: str | None) -> tuple[str, ...]:
+    """Return what a file calls its rows; without such a column, their numbers from 0."""
+    if column is None:
+        return tuple(map(str, range(len(table))))
+    texts = table.texts(column)
+    if all(texts) and len(set(texts)) == len(texts) and not breaks_lines(" ".join(texts)):
+        return tuple(texts)
+    rows = dict[str, int]()
+    for row, text in enumerate(texts):
+        if not text or breaks_lines(text):
+            raise table.error(row, column, f"got {shorten(text)}; accepted: a text of one line; name the row")
+        if text in rows:
+            first = table.row(rows[text])
+            raise table.error(row, column, f"'{one_line(text)}' is in row {first} too; accepted: each once; rename one")
+        rows[text] = row
+    raise AssertionError
+
+
+def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -> FloatArray:
+    """Return a column in SI units, NaN where a cell is empty, which becomes a note."""
+    form = COLUMNS[key][name]
+    above = 0.0 if form.least is None else None
+    numbers = table.numbers(column, -np.inf if form.least is None else form.least, form.most, above)
+    empty = int(np.isnan(numbers).sum())
+    if empty:
+        notes.append(f"{table.name}: {empty} of {len(table)} cells of {one_line(column)} are empty and are drawn")
+    return form.si(numbers)
+
+
+def _give(given: dict[str, FloatArray], key: str, name: str, values: FloatArray, table: Table) -> None:
+    """Add the numbers of a column to the arrays. Raises ConfigError: another column gives the same."""
+    field = COLUMNS[key][name].field
+    twins = [other for other, each in COLUMNS[key].items() if other != name and each.field == field]
+    twins += {"cycles_per_sample": ["seconds_per_sample"], "seconds_per_sample": ["cycles_per_sample"]}.get(field, [])
+    if any(each in given for each in (field, *twins)):
+        raise ConfigError(f"{table.name}, column {name}: says the same as {' or '.join(twins)}; keep one of them")
+    given[field] = values
+
+
+def _places(
+    tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, str]], box: object, notes: list[str]
+) -> tuple[dict[str, FloatArray], float | None, dict[str, BoolArray], bool]:
+    """Return the places, (n, 2), m, of each file that has them, the side of the square, m, the rows that are taken, and
+    whether the side is exact.
+    """
+    chosen = {key: np.ones(len(tables[key]), dtype=bool) for key in ("devices", "edges") if key in tables}
+    unit, raw = "", dict[str, FloatArray]()
+    for key in chosen:
+        here = [name for name, pair in PLACES.items() if any(column in columns[key] for column in pair)]
+        for name in here:
+            if unit not in ("", name) or len(here) > 1:
+                raise ConfigError(
+                    f"{tables[key].name}: has places in {' and '.join(here) if len(here) > 1 else name}"
+                    + (f", and another file in {unit}" if len(here) == 1 else "")
+                    + "; accepted: x_m and y_m, or latitude and longitude, in all files; keep one of the two"
+                )
+            unit = name
+            raw[key] = _pair(tables[key], columns[key], PLACES[name])
+    if not raw:
+        if box is not None:
+            raise ConfigError("fleet.options.area: no file has places; remove it")
+        return {}, None, chosen, False
+    pair = PLACES[unit]
+    if unit == "degrees":
+        _unwrap(raw)
+    corners = _box(box, pair)
+    if corners is not None:
+        for key, each in raw.items():
+            with np.errstate(invalid="ignore"):
+                inside = np.isnan(each[:, 0]) | ((each >= corners[0]) & (each <= corners[1])).all(axis=1)
+            if not inside.any():
+                raise ConfigError(f"fleet.options.area: no row of {tables[key].name} lies in it; correct it")
+            if not inside.all():
+                notes.append(
+                    f"{tables[key].name}: {int((~inside).sum())} of {len(inside)} rows lie outside of the area"
+                )
+            chosen[key] = inside
+    points = np.concatenate([each[chosen[key]] for key, each in raw.items()])
+    points = points[~np.isnan(points[:, 0])]
+    if not len(points):
+        return raw, None, chosen, False
+    ends = np.array([points.min(axis=0), points.max(axis=0)]) if corners is None else corners
+    if unit == "metres" and corners is None:
+        for key, each in raw.items():
+            for row, axis in np.argwhere(each < 0):
+                column = columns[key][pair[axis]]
+                raise tables[key].error(
+                    int(row), column, f"got {each[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area, "
+                    "whose corner then is 0; correct it",
+                )  # fmt: skip
+        return raw, max(float(ends[1].max()), 0.1), chosen, False
+    scale = np.ones(2)
+    if unit == "degrees":
+        middle = np.deg2rad(ends[:, 1].mean())
+        scale = METRES_PER_DEGREE * np.array([np.cos(middle), 1.0])
+    sides_m = (ends[1] - ends[0]) * scale
+    area_m = max(float(sides_m.max()), 0.1)
+    # Rounding must not put the last place outside.
+    return {key: np.clip((each - ends[0]) * scale, 0.0, area_m) for key, each in raw.items()}, area_m, chosen, True
+
+
+def _unwrap(places: Mapping[str, FloatArray]) -> None:
+    """Let longitudes on both sides of the date line be neighbours, in place."""
+    longitudes = np.concatenate([each[:, 0] for each in places.values()])
+    if np.nanmax(longitudes, initial=-180.0) - np.nanmin(longitudes, initial=180.0) > 180.0:
+        for each in places.values():
+            each[:, 0] = np.where(each[:, 0] < 0, each[:, 0] + 360.0, each[:, 0])
+
+
+def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> FloatArray:
+    lacking = [name for name in pair if name not in columns]
+    if lacking:
+        raise ConfigError(f"{table.name}: has no column {lacking[0]}; accepted: {' and '.join(pair)}; add it")
+    values = [table.numbers(columns[name], *BOUNDS[name]) for name in pair]
+    one = np.flatnonzero(np.isnan(values[0]) != np.isnan(values[1]))
+    if len(one):
+        name = pair[0] if np.isnan(values[0][one[0]]) else pair[1]
+        raise table.error(int(one[0]), columns[name], f"is empty beside {' and '.join(pair)}; fill it, or empty both")
+    return np.stack(values, axis=-1)
+
+
+def _box(box: object, pair: tuple[str, str]) -> FloatArray | None:
+    """Return the corners of the box, (2, 2), of the option ``area``; None if it is not set."""
+    if box is None:
+        return None
+    accepted = f"{{{pair[0]}: [low, high], {pair[1]}: [low, high]}}"
+    error = ConfigError(f"fleet.options.area: got {shorten(box)}; accepted: {accepted}; correct it")
+    if not isinstance(box, Mapping) or set(box) != set(pair):
+        raise error
+    try:
+        corners = np.array([box[name] for name in pair], dtype=np.float64).T
+    except (TypeError, ValueError):
+        raise error from None
+    if corners.shape != (2, 2) or not np.isfinite(corners).all() or not (corners[0] < corners[1]).all():
+        raise error
+    return corners
+
+
+def _give_links(
+    given: dict[str, FloatArray],
+    table: Table,
+    columns: Mapping[str, str],
+    every: dict[str, tuple[str, ...] | None],
+    chosen: dict[str, BoolArray],
+    notes: list[str],
+) -> None:
+    """Add the gains and rates of links, (N, M), to the arrays; without other files, devices and edges are theirs."""
+    ends = []
+    for key, name in (("devices", "device"), ("edges", "edge")):
+        if name not in columns:
+            raise ConfigError(f"{table.name}: has no column {name}; accepted: device and edge of each link; add it")
+        texts = table.texts(columns[name])
+        names = every[key]
+        if names is None:
+            names = every[key] = tuple(dict.fromkeys(texts))
+        place = {text: index for index, text in enumerate(names)}
+        for row, text in enumerate(texts):
+            if text not in place:
+                raise table.error(
+                    row, columns[name], f"got '{one_line(text[:60])}', which no row of the {key} is called; correct it"
+                )
+        ends.append(np.array([place[text] for text in texts], dtype=np.intp))
+    shape = len(every["devices"] or ()), len(every["edges"] or ())
+    flat = ends[0] * shape[1] + ends[1]
+    order = np.argsort(flat, kind="stable")
+    again = np.flatnonzero(np.diff(flat[order]) == 0)
+    if len(again):
+        first, second = sorted((int(order[again[0]]), int(order[again[0] + 1])))
+        raise table.error(second, columns["device"], f"the link is in row {table.row(first)} too; keep one of them")
+    fields = [name for name in COLUMNS["links"] if name in columns]
+    if not fields:
+        raise ConfigError(f"{table.name}: has neither gain_db nor mbps; accepted: one of the two, or both; add it")
+    values = {name: _numbers(table, "links", name, columns[name], [] if len(fields) > 1 else notes) for name in fields}
+    if len(fields) > 1:
+        both = np.flatnonzero(~np.isnan(values["gain_db"]) & ~np.isnan(values["mbps"]))
+        if len(both):
+            raise table.error(int(both[0]), columns["mbps"], "stands beside gain_db; empty one of the two cells")
+    rows, edges = (chosen.get(key, np.ones(size, bool)) for key, size in zip(("devices", "edges"), shape, strict=True))
+    for name in fields:
+        matrix, field = np.full(shape, np.nan), COLUMNS["links"][name].field
+        matrix[ends[0], ends[1]] = values[name]
+        matrix = matrix[rows][:, edges]
+        if field in given:  # FedScale's rate of a device holds where no link says otherwise
+            matrix = np.where(np.isnan(matrix), given[field][:, None], matrix)
+        given[field] = matrix

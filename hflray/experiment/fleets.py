@@ -1,0 +1,138 @@
+"""The fleets of a sweep: each is made once for its setting, and every later reader takes that one.
+
+A random fleet is a function of its seed, which never changes, and is not stored. Others come from a user's files or
+functions, so they lie below ``fleets/`` in the sweep's folder, or in its storage, by a hash of their settings: a
+resume, a report and an export take them from there. A file holds the SHA-256 of the rest, and then safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from hflray.config import ExperimentConfig, FleetConfig
+from hflray.errors import DamagedError
+from hflray.fleet import Fleet
+from hflray.fleet.links import Links, on_demand
+from hflray.support.checksum import digest
+from hflray.support.store import Store
+
+FOLDER = "fleets"
+OF_FILES = ("num_devices", "num_edges", "area_km")  # settings that follow from the files of a table
+ARRAYS = (
+    "position_m", "edge_position_m", "cloud_gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz",
+    "edge_power_w", "edge_bandwidth_hz",
+)  # fmt: skip
+NUMBERS = ("cloud_bandwidth_hz", "noise_w_per_hz")
+NAMES = ("device_names", "edge_names")
+OPTIONAL = ("battery_j", "capacitance")  # arrays of some fleets
+
+
+def is_stored(config: ExperimentConfig) -> bool:
+    """Return whether the fleet of a configuration is stored, because it is not drawn alone."""
+    return config.fleet.name != "random" or config.data.partition == "owners"
+
+
+def key_of(config: ExperimentConfig) -> str:
+    """Return the name under which the fleet of a configuration is stored."""
+    fleet = config.fleet.model_dump(mode="json")
+    if config.fleet.name == "table":
+        for name in OF_FILES:
+            del fleet[name]
+    elif config.data.partition == "owners":  # owners without a device may be fewer
+        del fleet["num_devices"]
+    data = config.data.model_dump(mode="json", exclude={"root"}) if config.data.partition == "owners" else None
+    return digest(json.dumps([fleet, data, config.seed], sort_keys=True).encode())[:32]
+
+
+class Fleets:
+    """The fleets of a sweep.
+
+    Args:
+        place: the sweep's folder, or its folder in a storage (`hflray.sweep.results.SweepFolder.place`); None: this
+            process alone, for a sweep that has no folder yet.
+    """
+
+    def __init__(self, place: str | None = None) -> None:
+        self._store = None if place is None else Store(place)
+        self._made: dict[str, bytes] = {}  # without a place
+
+    def get(self, config: ExperimentConfig, make: Callable[[], Fleet]) -> Fleet:
+        """Return the stored fleet of a configuration, or what `make` returns, which is then stored.
+
+        Raises:
+            DamagedError: the file is damaged.
+            OSError: it cannot be read or written.
+        """
+        if not is_stored(config):
+            return make()
+        content = self.read(config)
+        if content is None:
+            content = packed(make())
+            self._write(key_of(config), content)
+        return unpacked(content, config.fleet)
+
+    def read(self, config: ExperimentConfig) -> bytes | None:
+        """Return the file of a configuration's fleet; None: there is none. Raises OSError: it cannot be read."""
+        name = f"{FOLDER}/{key_of(config)}"
+        if self._store is None:
+            return self._made.get(key_of(config))
+        return self._store.read(name) if self._store.has(name) else None
+
+    def copy(self, config: ExperimentConfig, target: Fleets) -> None:
+        """Copy the file of a configuration's fleet to another place that has none. Raises OSError: it cannot."""
+        if is_stored(config) and target.read(config) is None and (content := self.read(config)) is not None:
+            target._write(key_of(config), content)
+
+    def _write(self, key: str, content: bytes) -> None:
+        if self._store is None:
+            self._made[key] = content
+        else:
+            self._store.write(f"{FOLDER}/{key}", content)
+
+
+def packed(fleet: Fleet) -> bytes:
+    """Return a fleet as the bytes of a file."""
+    arrays = {name: np.ascontiguousarray(np.asarray(getattr(fleet, name), np.float64)) for name in ARRAYS}
+    about: dict[str, Any] = {name: float(getattr(fleet, name)) for name in NUMBERS}
+    about |= {name: getattr(fleet, name) for name in NAMES} | {"fixed_gain": fleet.fixed_gain, "key": None}
+    arrays |= {name: np.ascontiguousarray(own) for name in OPTIONAL if np.ndim(own := getattr(fleet, name))}
+    about["capacitance"] = None if "capacitance" in arrays else fleet.capacitance
+    if fleet.links is None:
+        arrays |= {name: np.ascontiguousarray(np.asarray(getattr(fleet, name))) for name in ("distance_m", "gain")}
+    else:
+        about["key"] = fleet.links.key
+        arrays |= {name: getattr(fleet.links, name).astype(np.int64) for name in ("number", "edge_number")}
+    content: bytes = save(arrays, metadata={"about": json.dumps(about)})
+    return digest(content).encode() + b"\n" + content
+
+
+def unpacked(content: bytes, config: FleetConfig) -> Fleet:
+    """Return the fleet of `packed`; `config` has the path loss. Raises DamagedError: the bytes are damaged."""
+    sha256, _, body = content.partition(b"\n")
+    if digest(body).encode() != sha256:
+        raise DamagedError("a stored fleet: its checksum differs; remove it, or begin anew with --fresh")
+    try:
+        arrays = load(body)
+        length = int.from_bytes(body[:8], "little")
+        about = json.loads(json.loads(body[8 : 8 + length])["__metadata__"]["about"])
+        fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {
+            name: float(about[name]) for name in NUMBERS
+        }
+        fields |= {name: None if about[name] is None else tuple(map(str, about[name])) for name in NAMES}
+        capacitance = about["capacitance"]
+        fields["capacitance"] = arrays["capacitance"] if capacitance is None else float(capacitance)
+        if about["key"] is None:
+            fields |= {name: arrays[name] for name in ("distance_m", "gain")}
+        else:
+            number, edge_number = (arrays[name].astype(np.intp) for name in ("number", "edge_number"))
+            places = arrays["position_m"], arrays["edge_position_m"]
+            fields |= on_demand(Links(config, int(about["key"]), number, edge_number, *places))
+        return Fleet(**fields, fixed_gain=bool(about["fixed_gain"]), battery_j=arrays.get("battery_j"))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"a stored fleet cannot be read ({error}); remove it, or begin anew with --fresh") from error

@@ -1,0 +1,298 @@
+"""The physical system as arrays over N devices and M edges.
+
+A fleet of up to `DENSE_LINKS` links holds all distances and gains as (N, M) matrices. A larger fleet holds positions,
+and computes links on demand (`hflray.fleet.links`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hflray.config import FleetConfig
+from hflray.errors import ConfigError
+from hflray.fleet import links as link
+from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand
+from hflray.support.arrays import FloatArray, IntArray
+
+_PER_DEVICE = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
+_OWN_PER_DEVICE = ("capacitance", "battery_j")  # arrays of some fleets only
+_PER_EDGE = ("cloud_gain", "edge_power_w", "edge_bandwidth_hz")
+MOVING_LINKS = 2_000  # largest N·M for which all links of moving devices are computed in each round
+AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """N devices, M edges and one cloud. All arrays are float64 and read-only.
+
+    Attributes:
+        position_m: device positions in the square, (N, 2), m; in a large fleet that moves, what looks them up.
+        edge_position_m: edge positions, (M, 2), m; the cloud is in the middle of the square.
+        distance_m: distance from device to edge, clamped from below, (N, M), m; a `LinkArray` in a large fleet.
+        gain: linear power gain ḡ_n^m of each link, (N, M); a `LinkArray` in a large fleet.
+        cloud_gain: linear power gain of each edge's link to the cloud, (M,).
+        cycles_per_sample: u_n, (N,), cycles.
+        samples: D_n, (N,), samples.
+        power_w: p_n, (N,), W.
+        max_cpu_hz: f_n^max, (N,), Hz.
+        edge_power_w: p^m, (M,), W.
+        edge_bandwidth_hz: B_m, (M,), Hz.
+        cloud_bandwidth_hz: B, the bandwidth of each edge's hop to the cloud, Hz.
+        noise_w_per_hz: N_0, W/Hz.
+        capacitance: the paper's α (the energy formula has the ½), J·s²/cycles³: one number, or one a device, (N,).
+        links: data from which a large fleet computes its links; None if the fleet holds the matrices.
+        fixed_gain: whether gains were given, so that they do not follow from positions.
+        battery_j: the capacity of each device's battery, (N,), J; None: that of ``world.battery``.
+        device_names, edge_names: what the user calls each device, N texts, and each edge, M texts; None: their indices.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(0))
+        >>> fleet.num_devices, fleet.num_edges, fleet.gain.shape
+        (4, 2, (4, 2))
+    """
+
+    position_m: FloatArray | Indexed
+    edge_position_m: FloatArray
+    distance_m: FloatArray | LinkArray
+    gain: FloatArray | LinkArray
+    cloud_gain: FloatArray
+    cycles_per_sample: FloatArray
+    samples: FloatArray
+    power_w: FloatArray
+    max_cpu_hz: FloatArray
+    edge_power_w: FloatArray
+    edge_bandwidth_hz: FloatArray
+    cloud_bandwidth_hz: float
+    noise_w_per_hz: float
+    capacitance: float | FloatArray
+    links: Links | None = None
+    fixed_gain: bool = False
+    battery_j: FloatArray | None = None
+    device_names: tuple[str, ...] | None = None
+    edge_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                # Copy the array: the caller's own must stay writable, and a frozen view could change with its base.
+                value = np.array(value, dtype=np.float64, order="C")
+                value.flags.writeable = False
+                object.__setattr__(self, field.name, value)
+        n, m = len(self.samples), len(self.edge_bandwidth_hz)
+        expected: dict[str, tuple[int, ...]] = {}
+        expected |= dict.fromkeys(_PER_DEVICE, (n,)) | dict.fromkeys(_PER_EDGE, (m,))
+        expected |= {"position_m": (n, 2), "edge_position_m": (m, 2), "distance_m": (n, m), "gain": (n, m)}
+        expected |= {name: (n,) for name in ("capacitance", "battery_j") if np.ndim(getattr(self, name))}
+        expected |= {"device_names": (n,)} if self.device_names is not None else {}
+        expected |= {"edge_names": (m,)} if self.edge_names is not None else {}
+        for name, shape in expected.items():
+            got = np.shape(getattr(self, name))
+            if got != shape:
+                least = min(len(got) and got[0], shape[0])
+                raise ConfigError(
+                    f"{name}[{least}]: got shape {got}, expected {shape} for {n} devices (the length of samples) and "
+                    f"{m} edges (of edge_bandwidth_hz); the arrays must be of equal length"
+                )
+
+    @classmethod
+    def of(
+        cls, config: FleetConfig | None = None, rng: np.random.Generator | None = None, **given: ArrayLike | None
+    ) -> Fleet:
+        """Make a fleet of arrays of one's own; what is not given is drawn as ``fleet.name: random`` draws it.
+
+        Args:
+            config: the section ``fleet``; None: the default one, with N and M of the arrays, and the square from 0 in
+                which the given positions lie.
+            rng: draws what is not given; None: everything else must be given but positions, D_n and α.
+            **given: arrays, in which NaN stands for a number that is drawn:
+
+                =====================  ======  =============  =====================================================
+                name                   shape   unit           meaning
+                =====================  ======  =============  =====================================================
+                ``position_m``         (N, 2)  m              device positions in the square, from 0
+                ``cycles_per_sample``  (N,)    cycles         u_n
+                ``seconds_per_sample`` (N,)    s              u_n / f_n^max, in place of u_n
+                ``max_cpu_hz``         (N,)    Hz             f_n^max
+                ``power_w``            (N,)    W              p_n
+                ``capacitance``        (N,)    J·s²/cycles³   α
+                ``battery_j``          (N,)    J              capacity of the battery, with ``world.battery`` only
+                ``edge_position_m``    (M, 2)  m              edge positions
+                ``edge_power_w``       (M,)    W              p^m
+                ``edge_bandwidth_hz``  (M,)    Hz             B_m
+                ``cloud_gain``         (M,)    1              linear power gain to the cloud
+                ``cloud_rate_bps``     (M,)    bit/s          rate to the cloud, in place of its gain
+                ``gain``               (N, M)  1              linear power gain of each link, in place of path loss
+                ``rate_bps``           (N, M)  bit/s          rate of a link that has all of B_m, in place of its gain
+                ``device_names``       (N,)    texts          what reports call the devices
+                ``edge_names``         (M,)    texts          what reports call the edges
+                =====================  ======  =============  =====================================================
+
+        Raises:
+            ConfigError: an array has another shape, a value is not finite and above 0, or a position lies outside of
+                the area; the message names the array and its first bad index.
+
+        Examples:
+            >>> from hflray import Fleet, FleetConfig
+            >>> import numpy as np
+            >>> config, rng = FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(0)
+            >>> Fleet.of(config, rng, max_cpu_hz=[1e9, 2e9, np.nan]).max_cpu_hz.tolist()
+            [1000000000.0, 2000000000.0, 2000000000.0]
+        """
+        from hflray.fleet.own import fleet_of  # it draws fleets, which is built on this class
+
+        return fleet_of(config, rng, given)
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices, N."""
+        return len(self.samples)
+
+    @property
+    def num_edges(self) -> int:
+        """The number of edges, M."""
+        return len(self.edge_bandwidth_hz)
+
+    def take(self, devices: ArrayLike) -> Fleet:
+        """Return the fleet of these devices only (in this order), with all the edges.
+
+        Raises:
+            ConfigError: an index is not an integer, or not of this fleet.
+        """
+        index = np.asarray(devices)
+        if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):  # a mask would be read as zeros and ones
+            raise ConfigError(f"devices: got shape {index.shape} of {index.dtype}; a 1-D array of integers is needed")
+        bad = np.flatnonzero((index < 0) | (index >= self.num_devices))
+        if bad.size:
+            raise ConfigError(
+                f"devices[{bad[0]}]: device {index[bad[0]]} does not exist; accepted: 0 to {self.num_devices - 1}"
+            )
+        index = index.astype(np.intp)
+        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _PER_DEVICE}
+        chosen |= {name: own[index] for name in _OWN_PER_DEVICE if np.ndim(own := getattr(self, name))}
+        if self.device_names is not None:
+            chosen["device_names"] = tuple(self.device_names[i] for i in index)
+        if self.links is None or index.size * self.num_edges <= link.DENSE_LINKS:
+            return replace(self, **chosen, distance_m=self.distance_m[index], gain=self.gain[index], links=None)
+        links = replace(self.links, number=self.links.number[index], position_m=chosen["position_m"])
+        return replace(self, **chosen, **on_demand(links))
+
+    def take_edges(self, edges: ArrayLike) -> Fleet:
+        """Return the fleet with these edges only (in this order); its links are those of the edges' own numbers.
+
+        An assigner's answer for it counts the edges of the new fleet: ``edges[answer]`` are those of this one.
+        """
+        index = np.asarray(edges, dtype=np.intp)
+        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in (*_PER_EDGE, "edge_position_m")}
+        if self.edge_names is not None:
+            chosen["edge_names"] = tuple(self.edge_names[i] for i in index)
+        if self.links is None:
+            distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
+            return replace(self, **chosen, distance_m=distance_m, gain=gain)
+        links = replace(
+            self.links, edge_number=self.links.edge_number[index], edge_position_m=chosen["edge_position_m"]
+        )
+        return replace(self, **chosen, **on_demand(links))
+
+    def moved(
+        self,
+        position_m: FloatArray | Indexed,
+        config: FleetConfig,
+        shadowing: Callable[[IntArray, IntArray, FloatArray], FloatArray],
+    ) -> Fleet:
+        """Return the fleet with its devices at other positions, (N, 2), m; it must be a whole fleet.
+
+        `config` gives the path loss, and `shadowing` is that of `Links`. More than `MOVING_LINKS` links are computed on
+        demand.
+        """
+        devices, edges = np.arange(self.num_devices), np.arange(self.num_edges)
+        links = Links(config, 0, devices, edges, position_m, self.edge_position_m, shadowing=shadowing)
+        if self.num_devices * self.num_edges > MOVING_LINKS:
+            return replace(self, position_m=position_m, **on_demand(links))
+        distance_m, gain = links.distance_m(devices[:, None], edges), links.gain(devices[:, None], edges)
+        return replace(self, position_m=position_m, distance_m=distance_m, gain=gain, links=None)
+
+    def with_factor(self, factor: Callable[[IntArray, IntArray], FloatArray]) -> Fleet:
+        """Return the fleet with the gain of each link times a factor.
+
+        `factor` returns it for the numbers of devices and of edges, of shapes that broadcast. A fleet that holds its
+        gains must be the whole one, in which these are the indices.
+        """
+        if self.links is not None:
+            return replace(self, **on_demand(replace(self.links, factor=factor)))
+        devices, edges = np.arange(self.num_devices)[:, None], np.arange(self.num_edges)
+        return replace(self, gain=np.asarray(self.gain) * factor(devices, edges))
+
+    def gain_of(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
+        """Return the linear power gains ``gain[devices, edges]``, for indices of any shapes that broadcast."""
+        return np.asarray(self.gain[np.asarray(devices), np.asarray(edges)])
+
+    def nearest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
+        """Return the `count` nearest edges of each device, nearest first, (n, count); ties go to the lower index.
+
+        Distances are clamped, so two edges within the smallest distance are equally near.
+        """
+        index = np.asarray(devices, dtype=np.intp)
+        if self.links is None:
+            return first(np.asarray(self.distance_m[index]), count)
+        from scipy.spatial import cKDTree
+
+        # Query a few more edges and sort again, because the tree ignores the clamp and the order of ties.
+        candidates = min(self.num_edges, count + 4)
+        edges = cKDTree(self.edge_position_m).query(self.position_m[index], k=np.arange(1, candidates + 1))[1]
+        edges = np.sort(edges.reshape(len(index), candidates), axis=1)
+        near = first(self.links.distance_m(index[:, None], edges), count)
+        return np.asarray(np.take_along_axis(edges, near, axis=1), dtype=np.intp)
+
+    def strongest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
+        """Return the `count` edges of largest gain of each device, strongest first, (n, count).
+
+        Ties go to the lower index. A large fleet looks at all links of a few devices at a time.
+        """
+        index = np.asarray(devices, dtype=np.intp)
+        links = self.links
+        if links is None:
+            return first(-np.asarray(self.gain[index]), count)
+        edges = np.empty((len(index), count), dtype=np.intp)
+        step = max(1, AT_ONCE // self.num_edges)
+
+        def find(i: int) -> None:
+            edges[i : i + step] = links.strongest(index[i : i + step], count)
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy releases the interpreter lock
+            for done in [pool.submit(find, i) for i in range(0, len(index), step)]:
+                done.result()
+        return edges
+
+    def capacitance_of(self, devices: IntArray) -> float | FloatArray:
+        """Return α, J·s²/cycles³, of some devices: one number for all, or one for each."""
+        return self.capacitance if isinstance(self.capacitance, float) else np.asarray(self.capacitance)[devices]
+
+    def of_one_capacitance(self) -> tuple[Fleet, FloatArray | float]:
+        """Return a fleet of the same delays and energies whose α is one number, and how its frequencies are scaled.
+
+        With s = (α_n / α)^⅓, a device of s u_n cycles at s f Hz takes as long and needs as much energy as one of u_n
+        cycles at f with α_n. The second value is s, (N,) or 1.
+        """
+        if not np.ndim(self.capacitance):
+            return self, 1.0
+        alpha = float(np.median(self.capacitance))
+        scale = np.cbrt(np.asarray(self.capacitance) / alpha)
+        scaled = {name: getattr(self, name) * scale for name in ("cycles_per_sample", "max_cpu_hz")}
+        return replace(self, capacitance=alpha, **scaled), scale
+
+    def with_samples(self, samples: ArrayLike) -> Fleet:
+        """Return the same fleet with `samples` (N,): an experiment's D_n are its partition's sizes."""
+        array = np.array(samples, dtype=np.float64)
+        if array.shape != (self.num_devices,):
+            raise ConfigError(f"samples: got shape {array.shape}, expected ({self.num_devices},), one size a device")
+        return replace(self, samples=array)
