@@ -81,6 +81,8 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "diabetes": "hflray.data.tables:load_diabetes",
         "friedman1": "hflray.data.tables:make_friedman1",
         "pydoc_topics": "hflray.data.pydoc:load_pydoc_topics",
+        "table": "hflray.data.own_table:load_table",
+        "leaf": "hflray.data.leaf:load_leaf",
     },
     "partition": {
         "majority": "hflray.data.partition:MajorityPartition",
@@ -105,6 +107,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "none": "hflray.world.fading:NoFading",
         "rayleigh": "hflray.world.fading:Rayleigh",
         "rician": "hflray.world.fading:Rician",
+        "trace": "hflray.world.link_trace:LinkTrace",
     },
     "mobility": {
         "static": "hflray.world.mobility:Static",

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, nearest
 from hflray.support import inputs
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.tables import Table, match, read_table
 from hflray.support.text import breaks_lines, one_line, shorten
 
 FILES = ("devices", "edges", "links")
+OPTIONS = (*FILES, "columns", "area")
 METRES_PER_DEGREE = 6_371_000 * np.pi / 180  # of a great circle on a sphere of the earth's mean radius
 TRAINING_PASSES = 3.0  # FedScale's ``computation`` is a forward pass, and the backward pass takes twice as long
 PLACES = {"metres": ("x_m", "y_m"), "degrees": ("longitude", "latitude")}
@@ -100,6 +101,11 @@ class FleetTable:
 
 def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with pinned names of files. Raises ConfigError: one cannot be read."""
+    for key in options:
+        if key not in OPTIONS:
+            raise ConfigError(
+                f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: {', '.join(OPTIONS)}"
+            )
     pinned = dict(options)
     for key in FILES:
         name = options.get(key)

@@ -30,7 +30,8 @@ SQLITE = "sqlite:///"
 # The settings whose texts are paths, each with how such a text begins and ends; their other texts are names.
 PATHS = {
     "data.name": ("", ".npz"), "data.root": ("", ""), "learning.cache": ("", ""), "tracking.uri": (SQLITE, ""),
-    "world.availability.options.path": ("", ""), "world.mobility.options.path": ("", ""),
+    "world.availability.options.path": ("", ""), "world.fading.options.path": ("", ""),
+    "world.mobility.options.path": ("", ""),
     "world.edge_failure.trace": ("", ""), **dict.fromkeys(policies.SETTINGS, ("", policies.SUFFIX)),
 }  # fmt: skip
 
@@ -171,7 +172,7 @@ def _pinning(folder: Path | None, sweep: bool = False) -> Change:
             return policies.pin(name)
         if key in inputs.SETTINGS:
             try:
-                return inputs.pin(name, folder)
+                return inputs.pin(name, folder, inputs.SETTINGS[key])
             except ConfigError as error:
                 raise ConfigError(f"{key}: got {shorten(inputs.plain(name))}; {error}") from error
         if not is_reference(key, name):

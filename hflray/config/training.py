@@ -17,7 +17,7 @@ class DataConfig(Section):
     name: Annotated[str, Named("dataset", endings=(".npz",))] = Field(
         "digits",
         description="digits | fashion_mnist | cifar10 | synthetic | breast_cancer | diabetes | friedman1 | "
-        "pydoc_topics | a path ending in .npz",
+        "pydoc_topics | table | leaf | a path ending in .npz",
     )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     options: dict[str, Any] = Field(

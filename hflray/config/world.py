@@ -32,7 +32,7 @@ class ComputeJitterConfig(Section):
 class FadingConfig(Section):
     """How the power gain of the devices' links varies about its mean."""
 
-    name: Annotated[str, Named("fading")] = Field("none", description="none | rayleigh | rician")
+    name: Annotated[str, Named("fading")] = Field("none", description="none | rayleigh | rician | trace")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
     coherence_s: float | None = Field(
         None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"

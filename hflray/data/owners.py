@@ -55,7 +55,7 @@ class OwnersPartition:
     def __post_init__(self) -> None:
         if self.unmatched not in ("error", "drop"):
             raise ConfigError(
-                f"data.partition_options.unmatched: got {shorten(self.unmatched)}; accepted: error, drop; correct it"
+                f"data.options.unmatched: got {shorten(self.unmatched)}; accepted: error, drop; correct it"
             )
 
     def __call__(
@@ -109,7 +109,7 @@ class OwnersPartition:
         if problems and self.unmatched == "error":
             raise DataError(
                 f"data.partition: owners: {'; '.join(problems)}; accepted: the same names in both; correct them, or "
-                "set data.partition_options.unmatched to drop"
+                "set data.options.unmatched to drop"
             )
         if not len(devices):
             raise DataError(

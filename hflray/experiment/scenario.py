@@ -32,6 +32,7 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
         "majority_fraction": config.data.majority_fraction,
         "alpha": config.data.dirichlet_alpha,
     },
+    "owners": lambda config: {"unmatched": config.data.options.get("unmatched", "error")},
 } | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
 
 DataKey = tuple[str, str | None, str]

@@ -95,11 +95,11 @@ def complete(
     if "seconds_per_sample" in given:
         cycles_per_sample = own_of(given["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
     if "rate_bps" in given:
-        gain = gain_of_rate(given["rate_bps"], edge_bandwidth_hz, power_w[:, None], config, "rate_bps")
+        gain = gain_of_rate(given["rate_bps"], edge_bandwidth_hz, power_w[:, None], config.noise_w_per_hz, "rate_bps")
         link_fields["gain"] = own_of(gain, link_fields["gain"])
     if "cloud_rate_bps" in given:
         hz = np.full(m, config.cloud_bandwidth_hz)
-        gain = gain_of_rate(given["cloud_rate_bps"], hz, edge_power_w, config, "cloud_rate_bps")
+        gain = gain_of_rate(given["cloud_rate_bps"], hz, edge_power_w, config.noise_w_per_hz, "cloud_rate_bps")
         cloud_gain = own_of(gain, cloud_gain)
     return Fleet(
         position_m=position_m,
@@ -130,7 +130,7 @@ def own_of(given: FloatArray, drawn: FloatArray) -> FloatArray:
 
 
 def gain_of_rate(
-    rate_bps: FloatArray, bandwidth_hz: FloatArray, power_w: FloatArray, config: FleetConfig, name: str
+    rate_bps: FloatArray, bandwidth_hz: FloatArray, power_w: FloatArray, noise_w_per_hz: float, name: str
 ) -> FloatArray:
     """Return the gain with which a link of a bandwidth has a rate: equation (6) solved for ḡ, NaN for a rate of NaN.
 
@@ -146,7 +146,7 @@ def gain_of_rate(
             f"{name}[{', '.join(map(str, at))}]: got {rate:g} bit/s, which no gain reaches with {width:g} Hz; lower "
             "the rate, or raise the bandwidth"
         )
-    gain = np.expm1(bits_per_hz * np.log(2.0)) * config.noise_w_per_hz * bandwidth_hz / power_w
+    gain = np.expm1(bits_per_hz * np.log(2.0)) * noise_w_per_hz * bandwidth_hz / power_w
     return np.asarray(gain, dtype=np.float64)
 
 

@@ -22,7 +22,6 @@ def make(
     links: str | None = None,
     columns: Any = None,
     area: Any = None,
-    unmatched: str = "error",
 ) -> Fleet:
     """Return the fleet of ``fleet.options``; what the files lack is drawn by `rng` as the random fleet draws it.
 
@@ -32,7 +31,6 @@ def make(
         devices, edges, links: pinned names of the files; None: there is no such file.
         columns: the names that columns have in the files, by the names that hflray gives them.
         area: the box of the rows that are taken, ``{x_m: [low, high], …}`` or ``{latitude: [low, high], …}``.
-        unmatched: ``drop`` lets devices without data out, see `hflray.experiment.owners`.
 
     Raises:
         ConfigError: a file is wrong; the message names its row and column.

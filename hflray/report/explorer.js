@@ -25,8 +25,8 @@ function fillTable(id, heads, rows) {
   byId(id).replaceChildren(table);
 }
 
-// Plotly reads tags and entities in its texts.
-const plain = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+// Plotly reads tags, entities and %{…} in its texts.
+const plain = (text) => text.replace(/[&<>{]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "&#123;" })[sign]);
 const deviceOf = (run, i) => plain(`device ${run.deviceNames[i]}`), edgeOf = (run, e) => plain(`edge ${run.edgeNames[e]}`);
 
 // What became of a scheduled device in a living world; empty if it counts, or if the world is off.

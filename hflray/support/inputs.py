@@ -1,17 +1,18 @@
 """Files of data that a configuration names, pinned to their bytes: ``devices.csv@sha256:3f…``.
 
 As a reference does (`hflray.support.references`), a pinned name holds the SHA-256 of the file, so that two files never
-pass for one. The bytes are kept with the sweep and travel to every process and machine. They are data, and never run.
+pass for one. The bytes of a fleet's tables are kept with the sweep and travel to every process and machine. A data set
+is read by the driver alone, so that only its place is kept. All of them are data, and never run.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +20,51 @@ from hflray.errors import ConfigError
 from hflray.support.checksum import digest, file_digest
 from hflray.support.text import one_line
 
-SETTINGS = ("fleet.options.devices", "fleet.options.edges", "fleet.options.links")
-MOST_MB = 256  # of a file, which is kept in the sweep's folder and sent to every trial
+# The settings that name files, and whether the bytes are kept.
+SETTINGS = {
+    "fleet.options.devices": True, "fleet.options.edges": True, "fleet.options.links": True,
+    "data.options.file": False, "data.options.train": False, "data.options.test": False,
+}  # fmt: skip
+MOST_MB = 256  # of a file that is kept
 SHOWN = 12  # digits of a SHA-256 in a message
 _PINNED = re.compile(r"(?P<name>.+)@sha256:(?P<sha256>[0-9a-f]{64})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file's bytes. The process that unpickles it holds it.
+    """A file, or a folder of files. The process that unpickles it holds it.
 
     Attributes:
-        name: the file's name without folders.
-        content: its bytes.
-        path: where it was read, for messages; that place may be on another machine.
+        name: its name without folders.
+        sha256: the SHA-256 of its bytes; of a folder, see `digest_of`.
+        path: where it was read; that place may be on another machine.
+        content: its bytes; None: they are not kept.
     """
 
     name: str
-    content: bytes
-    path: str = ""
-
-    @cached_property
-    def sha256(self) -> str:
-        """The SHA-256 of the bytes."""
-        return digest(self.content)
+    sha256: str
+    path: str
+    content: bytes | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return held, (self.name, self.content, self.path)
+        return held, (self.name, self.sha256, self.path, self.content)
 
 
 _held: dict[str, Input] = {}  # by SHA-256
 
 
-def held(name: str, content: bytes, path: str) -> Input:
-    """Return a file that this process holds from now on."""
-    made = Input(name, content, path)
-    return _held.setdefault(made.sha256, made)
+def held(name: str, sha256: str, path: str, content: bytes | None = None) -> Input:
+    """Return a file that this process holds from now on.
+
+    Raises:
+        ValueError: the bytes have another hash.
+    """
+    if content is not None and digest(content) != sha256:
+        raise ValueError(f"{name}: its bytes have another hash")
+    before = _held.get(sha256)
+    if before is None or before.content is None:
+        _held[sha256] = Input(name, sha256, path, content)
+    return _held[sha256]
 
 
 def is_pinned(name: object) -> bool:
@@ -68,16 +78,25 @@ def plain(text: str) -> str:
     return text if match is None else match["name"]
 
 
-def pin(name: str, folder: Path | None = None) -> str:
-    """Return the pinned name of a file, whose bytes this process then holds.
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, or of the names and hashes of the JSON files in a folder. Raises OSError."""
+    if not path.is_dir():
+        return file_digest(path)
+    lines = [f"{file_digest(each)}  {each.name}\n" for each in sorted(path.glob("*.json"))]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def pin(name: str, folder: Path | None = None, keep: bool = True) -> str:
+    """Return the pinned name of a file or folder, which this process then holds.
 
     Args:
-        name: the path of a file, or a pinned name, whose file is only looked for if its bytes are not at hand.
+        name: its path, or a pinned name, whose file is only looked for if this process does not hold it.
         folder: the folder that the path is relative to; None: the present one.
+        keep: whether its bytes are kept.
 
     Raises:
-        ConfigError: the file cannot be read, is too large, or is not the one that the pinned name tells. The message
-            does not begin with a setting.
+        ConfigError: it cannot be read, is too large, or is not the one that the pinned name tells. The message does not
+            begin with a setting.
     """
     match = _PINNED.fullmatch(name)
     if match is not None and match["sha256"] in _held:
@@ -85,34 +104,49 @@ def pin(name: str, folder: Path | None = None) -> str:
     place = name if match is None else match["name"]
     try:
         path = ((folder or Path()) / Path(place).expanduser()).resolve()
-        size_mb = path.stat().st_size / 2**20
-        if size_mb > MOST_MB:
+        if keep and (size_mb := path.stat().st_size / 2**20) > MOST_MB:
             raise ConfigError(f"{one_line(place)}: has {size_mb:.0f} MB; accepted: at most {MOST_MB} MB; shorten it")
-        made = Input(path.name, path.read_bytes(), str(path))
+        content = path.read_bytes() if keep else None
+        sha256 = digest_of(path) if content is None else digest(content)
     except (OSError, RuntimeError, ValueError) as error:
-        if match is not None:  # the bytes may still come from elsewhere; `content_of` says so if they do not
+        if match is not None:  # it may still come from elsewhere; `content_of` says so if it does not
             return name
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"{one_line(place)}: cannot be read ({reason}); a path is relative to the sweep file, and in --set to the "
             "present folder; correct it"
         ) from error
-    if match is not None and made.sha256 != match["sha256"]:
-        raise ConfigError(_changed(made.path, made.sha256, match["sha256"]))
-    _held[made.sha256] = made
-    return f"{made.name}@sha256:{made.sha256}"
+    if match is not None and sha256 != match["sha256"]:
+        raise ConfigError(_changed(str(path), sha256, match["sha256"]))
+    if not (sha256 in _held and content is None):
+        _held[sha256] = Input(path.name, sha256, str(path), content)  # of equal files, the last one that was read
+    return f"{path.name}@sha256:{sha256}"
 
 
 def content_of(name: str) -> tuple[str, bytes]:
-    """Return the file name of a pinned name, and the file's bytes. Raises ConfigError: they are not at hand."""
+    """Return the file name of a pinned name, and the file's bytes. Raises ConfigError: see `path_of`."""
     match = _PINNED.fullmatch(name)
-    if match is None or match["sha256"] not in _held:
-        shown = plain(name)
+    made = None if match is None else _held.get(match["sha256"])
+    if made is not None and made.content is not None:
+        return plain(name), made.content
+    return plain(name), path_of(name).read_bytes()
+
+
+def path_of(name: str) -> Path:
+    """Return where the file or folder of a pinned name lies. Raises ConfigError: it is not there, or has changed."""
+    match = _PINNED.fullmatch(name)
+    made = None if match is None else _held.get(match["sha256"])
+    if made is None or not _is_there(Path(made.path)):
         raise ConfigError(
-            f"{one_line(shown)}: its bytes are not at hand; put the file beside the sweep file, or go on with the "
-            "sweep that keeps it"
+            f"{one_line(plain(name) if made is None else made.path)}: its bytes are not at hand; put the file beside "
+            "the sweep file, or go on with the sweep that keeps it"
         )
-    return match["name"], _held[match["sha256"]].content
+    refuse_change(made)
+    return Path(made.path)
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
 
 
 def inputs_of(names: Iterable[str]) -> tuple[Input, ...]:
@@ -123,31 +157,34 @@ def inputs_of(names: Iterable[str]) -> tuple[Input, ...]:
 
 
 def refuse_change(made: Input) -> None:
-    """Raise ConfigError, which names both hashes, if a file has other bytes than when it was read; one that is gone
-    has not changed.
-    """
+    """Raise ConfigError, which names both hashes, if a file has changed since it was read; one that is gone has not."""
     path = Path(made.path)
-    if made.path and path.is_file() and (now := file_digest(path)) != made.sha256:
+    if made.path and _is_there(path) and (now := digest_of(path)) != made.sha256:
         raise ConfigError(_changed(made.path, now, made.sha256))
 
 
 def to_json(inputs: Iterable[Input]) -> list[dict[str, str]]:
     """Return files as JSON values, for `from_json`."""
-    return [
-        {"name": each.name, "path": each.path, "zlib": base64.b64encode(zlib.compress(each.content)).decode()}
-        for each in inputs
-    ]
+    entries = []
+    for each in inputs:
+        entry = {"name": each.name, "sha256": each.sha256, "path": each.path}
+        if each.content is not None:
+            entry["zlib"] = base64.b64encode(zlib.compress(each.content)).decode()
+        entries.append(entry)
+    return entries
 
 
 def from_json(entries: Iterable[Mapping[str, Any]]) -> tuple[Input, ...]:
     """Return the files of `to_json`, which this process then holds. Raises ValueError, KeyError: they are damaged."""
     made = []
     for entry in entries:
-        inflater = zlib.decompressobj()
-        content = inflater.decompress(base64.b64decode(entry["zlib"], validate=True), MOST_MB * 2**20)
-        if not inflater.eof:
-            raise ValueError(f"{entry['name']}: is cut off, or too large")
-        made.append(held(str(entry["name"]), content, str(entry["path"])))
+        content = None
+        if "zlib" in entry:
+            inflater = zlib.decompressobj()
+            content = inflater.decompress(base64.b64decode(entry["zlib"], validate=True), MOST_MB * 2**20)
+            if not inflater.eof:
+                raise ValueError(f"{entry['name']}: is cut off, or too large")
+        made.append(held(str(entry["name"]), str(entry["sha256"]), str(entry["path"]), content))
     return tuple(made)
 
 

@@ -115,7 +115,8 @@ class SweepFolder:
         for path, source in self.copies():
             write(path, source.text, durable=True)
         for each in self.inputs:
-            write(self.path / REFERENCES / f"{each.sha256[:SHOWN]}-{each.name}", each.content, durable=True)
+            if each.content is not None:
+                write(self.path / REFERENCES / f"{each.sha256[:SHOWN]}-{each.name}", each.content, durable=True)
         write(self.path / FILE, self.content(), durable=True)
 
     def adopt_own(self) -> list[Source]:

@@ -33,6 +33,7 @@ from hflray.world.dropout import Dropout
 from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
+from hflray.world.link_trace import LinkTrace
 from hflray.world.mobility import Mobility, Places
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
@@ -80,7 +81,13 @@ class World:
             self.battery = Battery(self.config.battery, fleet.num_devices, config.seed, fleet.battery_j)
         self.mobility = self._mobility(config, fleet)
         fading = self.config.fading
-        self.fading: Fading = registry.build("fading", fading.name, {"seed": config.seed}, **fading.options)
+        given = {"seed": config.seed} | ({"fleet": fleet} if fading.name == "trace" else {})
+        self.fading: Fading = registry.build("fading", fading.name, given, **fading.options)
+        if isinstance(self.fading, LinkTrace) and fading.coherence_s is not None:
+            raise ConfigError(
+                f"world.fading.coherence_s: got {fading.coherence_s:g} with a trace, which says itself when a link "
+                "changes; accepted: null; remove it"
+            )
         if not is_ours(self.fading):
             self.fading = CheckedFading(self.fading, fading.name)
 
@@ -139,7 +146,7 @@ class World:
         """The parts that change, by name."""
         parts: dict[str, Part | None] = {
             "availability": self.availability, "edges": self.edges, "battery": self.battery,
-            "mobility": self.mobility,
+            "mobility": self.mobility, "fading": self.fading if isinstance(self.fading, LinkTrace) else None,
         }  # fmt: skip
         return {name: part for name, part in parts.items() if part is not None}
 

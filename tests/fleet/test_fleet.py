@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hflray.fleet import fleet as fleet_module
-from hflray.fleet import links as link_module
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, path_gain, sample_fleet
+from hflray.fleet import fleet as fleet_module
+from hflray.fleet import links as link_module
 
 
 def draw(seed=0, **settings):
@@ -197,8 +197,6 @@ def test_nearest_and_strongest_edges_are_sorted_with_ties_by_index(dense):
 
 
 def test_devices_taken_from_a_large_fleet_keep_their_links(monkeypatch):
-    from hflray import fleet as module
-
     fleet = draw(num_devices=400, num_edges=30, dense=False)
     few = fleet.take([4, 1, 300])
     assert isinstance(few.gain, np.ndarray)

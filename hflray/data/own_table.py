@@ -1,0 +1,167 @@
+"""A table of samples from a user's CSV or Parquet file, ``data: {name: table, options: {file: readings.csv, …}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import seeding
+from hflray.config import Kind
+from hflray.data.datasets import Dataset
+from hflray.errors import ConfigError, DataError, nearest
+from hflray.support import inputs
+from hflray.support.arrays import FloatArray
+from hflray.support.tables import Table, read_table
+from hflray.support.text import shorten
+
+FEW = 20  # different whole numbers up to which a target of numbers is taken for classes
+OPTIONS = "data.options"
+
+
+def load_table(
+    root: Path | None = None,
+    *,
+    file: str,
+    target: str,
+    owner: str | None = None,
+    features: Sequence[str] | None = None,
+    kind: str | None = None,
+    unmatched: str = "error",
+) -> Dataset:
+    """Read a table with a row for each sample. One row in five of each owner, or of each class, is a test row.
+
+    Args:
+        root: ignored; a path is relative to the sweep file.
+        file: pinned name of the CSV or Parquet file.
+        target: the column that is learned: texts, or few different whole numbers, are classes, and other numbers are
+            those of a regression.
+        owner: the column that says who owns a row, such as the name of a device; None: nobody.
+        features: the columns of numbers from which it is learned; None: all others.
+        kind: ``classification`` or ``regression``; None: what the target suggests.
+        unmatched: see `hflray.data.owners.OwnersPartition`, which reads it.
+
+    Raises:
+        DataError: a column is missing, a cell is empty or no number, or there are too few rows.
+        ConfigError: the file is no table.
+    """
+    place = inputs.path_of(inputs.pin(file, keep=False))
+    table = read_table(f"{OPTIONS}.file: {place.name}", place.name, place.read_bytes())
+    for name, column in (("target", target), ("owner", owner)):
+        if column is not None:
+            _check(table, f"{OPTIONS}.{name}", column)
+    chosen = [column for column in table.columns if column not in (target, owner)] if features is None else features
+    if isinstance(chosen, str) or not chosen or not all(isinstance(column, str) for column in chosen):
+        raise ConfigError(f"{OPTIONS}.features: got {shorten(features)}; accepted: a list of columns; correct it")
+    for column in chosen:
+        _check(table, f"{OPTIONS}.features", column)
+        if column in (target, owner):
+            raise ConfigError(f"{OPTIONS}.features: got {shorten(column)}, which is target or owner too; leave it out")
+    x = np.stack([_filled(table, column) for column in chosen], axis=-1)
+    y, names, found, note = _target(table, target, kind)
+    owners = None if owner is None else _owners(table, owner)
+    test = split(owners if owners is not None else y if found == "classification" else np.zeros(len(y)), y, found)
+    if not test.any():
+        raise DataError(
+            f"{table.name}: has {len(y)} rows, of which none is left for tests; accepted: 3 rows or more an owner"
+        )
+    dataset = Dataset.of(
+        x[~test], y[~test], x[test], y[test], found,
+        name=place.stem,
+        owner=None if owners is None else owners[~test],
+        test_owner=None if owners is None else owners[test],
+        class_names=names,
+    )  # fmt: skip
+    return dataset if note is None else _with_note(dataset, note)
+
+
+def split(strata: NDArray[Any], y: NDArray[Any], kind: str) -> NDArray[np.bool_]:
+    """Return which rows are test rows, (n,): one in five of each stratum, but none that trains a class alone.
+
+    The draw does not depend on the experiment's seed.
+    """
+    rng, test = seeding.stream(0, "table-split"), np.zeros(len(y), dtype=bool)
+    numbers = np.unique(strata, return_inverse=True)[1].ravel()
+    order = np.argsort(numbers, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    if kind == "classification":
+        test &= np.isin(y, y[~test])
+    return test
+
+
+def _check(table: Table, setting: str, column: str) -> None:
+    if column not in table.columns:
+        hint = nearest(column, table.columns)
+        raise ConfigError(
+            f"{setting}: got {shorten(column)}, which {table.name.partition(': ')[2]} has not{hint}; there: "
+            f"{', '.join(table.columns[:12])}{', …' * (len(table.columns) > 12)}; correct it"
+        )
+
+
+def _filled(table: Table, column: str) -> FloatArray:
+    try:
+        numbers = table.numbers(column)
+    except ConfigError as error:
+        raise DataError(f"{error}, or leave the column out of {OPTIONS}.features") from error
+    if len(missing := np.flatnonzero(np.isnan(numbers))):
+        raise DataError(
+            str(table.error(int(missing[0]), column, "is empty; accepted: a number; fill it, or leave the row out"))
+        )
+    return numbers
+
+
+def _owners(table: Table, column: str) -> NDArray[np.str_]:
+    texts = table.texts(column)
+    for row, text in enumerate(texts):
+        if not text:
+            raise DataError(
+                str(table.error(row, column, "is empty; accepted: who owns the row; fill it, or leave the row out"))
+            )
+    return np.array(texts, dtype=np.str_)
+
+
+def _target(
+    table: Table, column: str, kind: str | None
+) -> tuple[NDArray[Any], tuple[str, ...] | None, Kind, str | None]:
+    """Return the targets, (n,), the names of classes, the kind of data, and a note if the kind was guessed."""
+    if kind not in (None, "classification", "regression"):
+        raise ConfigError(f"{OPTIONS}.kind: got {shorten(kind)}; accepted: classification, regression; correct it")
+    texts = table.texts(column)
+    for row, text in enumerate(texts):
+        if not text:
+            raise DataError(
+                str(table.error(row, column, "is empty; accepted: what is learned; fill it, or leave the row out"))
+            )
+    note = None
+    if kind is None:
+        try:
+            numbers = table.numbers(column)
+        except ConfigError:
+            kind = "classification"
+        else:
+            different = np.unique(numbers)
+            few = len(different) <= FEW and bool((different == np.round(different)).all())
+            kind = "classification" if few else "regression"
+            note = f"{column} is learned as a {kind}; {OPTIONS}.kind says otherwise"
+    if kind == "regression":
+        return _filled(table, column), None, "regression", note
+    different_texts = sorted(set(texts), key=_by_number)
+    place = {text: number for number, text in enumerate(different_texts)}
+    return np.array([place[text] for text in texts], dtype=np.int64), tuple(different_texts), "classification", note
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return np.inf, text
+
+
+def _with_note(dataset: Dataset, note: str) -> Dataset:
+    from dataclasses import replace
+
+    return replace(dataset, notes=(*dataset.notes, note))

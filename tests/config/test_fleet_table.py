@@ -1,0 +1,222 @@
+"""What tables say about a fleet, and one line for each mistake in them, with file, row and column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from hflray.config import FleetConfig, validate
+from hflray.config.fleet_table import fleet_table
+from hflray.errors import ConfigError
+
+DEVICES = "device,x_m,y_m,max_cpu_ghz\na,0,100,1.5\nb,300,50,2\n"
+EDGES = "edge,x_m,y_m,bandwidth_mhz\nnorth,10,20,3\nsouth,200,400,1\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes tables and returns what they say."""
+
+    def write(devices=None, edges=None, links=None, **options):
+        for name, content in (("devices", devices), ("edges", edges), ("links", links)):
+            if content is not None:
+                path = tmp_path / f"{name}.csv"
+                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+                options[name] = str(path)
+        return fleet_table(options)
+
+    return write
+
+
+def test_columns_become_si_units(table):
+    made = table(DEVICES, EDGES)
+    assert (made.num_devices, made.num_edges, made.area_m) == (2, 2, 400.0)
+    assert made.device_names == ("a", "b")
+    assert made.edge_names == ("north", "south")
+    assert made.given["position_m"].tolist() == [[0, 100], [300, 50]]
+    assert made.given["max_cpu_hz"].tolist() == [1.5e9, 2e9]
+    assert made.given["edge_bandwidth_hz"].tolist() == [3e6, 1e6]
+    assert made.notes == ()
+
+
+def test_a_hundredth_of_a_degree():
+    """A latitude of 0.01° is 1,111.9 m; at latitude 60° a longitude of 0.01° is 556.0 m."""
+    from hflray.config.fleet_table import METRES_PER_DEGREE
+
+    assert pytest.approx(1111.9, abs=0.05) == 0.01 * METRES_PER_DEGREE
+    assert 0.01 * METRES_PER_DEGREE * np.cos(np.deg2rad(60)) == pytest.approx(556.0, abs=0.05)
+
+
+def test_degrees_become_metres_in_the_bounding_square(table):
+    made = table("latitude,longitude\n59.995,10\n60.005,10.01\n")
+    (first, second) = made.given["position_m"]
+    assert made.area_m == pytest.approx(1111.9, abs=0.1)
+    assert first.tolist() == [0, 0]
+    assert second == pytest.approx([556.0, 1111.9], abs=0.1)
+    assert made.device_names is None
+
+
+def test_places_beside_the_date_line_are_neighbours(table):
+    made = table("latitude,longitude\n0,179.995\n0,-179.995\n")
+    assert made.area_m == pytest.approx(1111.9, abs=0.1)
+
+
+def test_a_box_cuts_rows_out(table):
+    made = table("device,x_m,y_m\na,-50,100\nb,-20,50\nc,900,0\n", area={"x_m": [-100, 0], "y_m": [0, 200]})
+    assert made.device_names == ("a", "b")
+    assert made.given["position_m"].tolist() == [[50, 100], [80, 50]]
+    assert (made.area_m, made.is_area_exact) == (200, True)
+    assert "1 of 3 rows lie outside" in made.notes[0]
+
+
+def test_other_names_and_letters_of_any_case(table):
+    made = table("SITE_ID,LATITUDE,Longitude,NAME\n7,1,2,x\n8,1.001,2,y\n", columns={"device": "SITE_ID"})
+    assert made.device_names == ("7", "8")
+    assert made.notes == (made.notes[0],)
+    assert "nothing uses the columns NAME" in made.notes[0]
+
+
+def test_windows_files_with_semicolons_and_decimal_commas(table):
+    made = table(b"\xef\xbb\xbfdevice;x_m;y_m\r\na;0,5;1\r\n\r\nb;1;2,25\r\n")
+    assert made.given["position_m"].tolist() == [[0.5, 1], [1, 2.25]]
+
+
+def test_links_by_gain_and_by_rate(table):
+    made = table(DEVICES, EDGES, "device,edge,gain_db,mbps\na,south,-90,\nb,north,,5\n")
+    assert made.given["gain"][0, 1] == pytest.approx(1e-9)
+    assert made.given["rate_bps"][1, 0] == 5e6
+    assert np.isnan(made.given["gain"]).sum() == 3
+
+
+def test_links_alone_say_how_many_there_are(table):
+    made = table(links="device,edge,mbps\nx,e,1\ny,e,2\n")
+    assert (made.num_devices, made.num_edges, made.device_names) == (2, 1, ("x", "y"))
+
+
+def test_fedscales_capacities(table):
+    """A forward pass of 10 ms a sample is 30 ms of training, and 4,000 kbit/s hold to every edge."""
+    made = table("device,computation,communication\n1,10,4000\n2,20,8000\n")
+    assert made.given["seconds_per_sample"] == pytest.approx([0.03, 0.06])
+    assert made.given["rate_bps"].tolist() == [[4e6], [8e6]]
+
+
+def test_empty_cells_are_drawn_with_a_note(table):
+    made = table("device,max_cpu_ghz\na,\nb,2\n")
+    assert np.isnan(made.given["max_cpu_hz"][0])
+    assert "1 of 2 cells of max_cpu_ghz are empty" in made.notes[0]
+
+
+MISTAKES = {
+    "unknown column": (
+        {"devices": "device,max_cpu_gz\na,1\n"},
+        "devices.csv, column max_cpu_gz: unknown; did you mean",
+    ),
+    "text in a number": ({"devices": "device,max_cpu_ghz\na,1\nb,fast\n"}, "row 3, column max_cpu_ghz: got 'fast'"),
+    "negative speed": (
+        {"devices": "device,max_cpu_ghz\na,1\nb,-1\n"},
+        "row 3, column max_cpu_ghz: got '-1'; accepted",
+    ),
+    "not a number": ({"devices": "device,max_cpu_ghz\na,nan\n"}, "row 2, column max_cpu_ghz: got 'nan'"),
+    "infinite": ({"devices": "device,power_dbm\na,inf\n"}, "row 2, column power_dbm: got 'inf'"),
+    "two ids": ({"devices": "device\na\nb\na\n"}, "row 4, column device: 'a' is in row 2 too"),
+    "an empty id": ({"devices": "device,x_m,y_m\n,1,2\n"}, "row 2, column device: got ''"),
+    "an edge of no file": (
+        {"devices": DEVICES, "edges": EDGES, "links": "device,edge,mbps\na,west,1\n"},
+        "links.csv, row 2, column edge: got 'west', which no row of the edges is called",
+    ),
+    "a link twice": (
+        {"devices": DEVICES, "edges": EDGES, "links": "device,edge,mbps\na,north,1\na,north,2\n"},
+        "row 3, column device: the link is in row 2 too",
+    ),
+    "gain and rate": (
+        {"devices": DEVICES, "edges": EDGES, "links": "device,edge,gain_db,mbps\na,north,-9,1\n"},
+        "row 2, column mbps: stands beside gain_db",
+    ),
+    "latitude": (
+        {"devices": "latitude,longitude\n95,0\n"},
+        "row 2, column latitude: got '95'; accepted: a number at least -90",
+    ),
+    "metres and degrees in one file": (
+        {"devices": "x_m,y_m,latitude,longitude\n1,2,3,4\n"},
+        "devices.csv: has places in metres and degrees",
+    ),
+    "metres and degrees in two files": (
+        {"devices": "latitude,longitude\n1,2\n", "edges": EDGES},
+        "has places in metres, and another file in degrees",
+    ),
+    "one coordinate": ({"devices": "x_m\n1\n"}, "has no column y_m"),
+    "half a place": ({"devices": "x_m,y_m\n1,\n"}, "row 2, column y_m: is empty beside"),
+    "below 0": ({"devices": "x_m,y_m\n1,-2\n"}, "row 2, column y_m: got -2; accepted: at least 0, or a box"),
+    "empty file": ({"devices": ""}, "devices.csv: is empty"),
+    "no row": ({"devices": "device,x_m,y_m\n"}, "has no row below"),
+    "a ragged row": ({"devices": "device,x_m,y_m\na,1,2\nb,1\n"}, "row 3: got 2 cells; accepted: 3"),
+    "a column twice": ({"devices": "device,device\na,b\n"}, "row 1: two columns are called 'device'"),
+    "no UTF-8": ({"devices": b"device\n\xe9\n"}, "row 2: a byte is no text of UTF-8"),
+    "both speeds": (
+        {"devices": "cycles_per_sample,seconds_per_sample\n1,2\n"},
+        "says the same as computation or cycles_per_sample",
+    ),
+    "no file": ({}, "got no file; accepted: devices, edges or links"),
+    "a strange box": (
+        {"devices": DEVICES, "area": [0, 1]},
+        "fleet.options.area: got [0, 1]; accepted: {x_m: [low, high]",
+    ),
+    "a box of nothing": ({"devices": DEVICES, "area": {"x_m": [1e3, 2e3], "y_m": [0, 1]}}, "no row of"),
+    "an unknown rename": ({"devices": DEVICES, "columns": {"speed": "v"}}, "columns: unknown column 'speed'"),
+    "a rename of nothing": ({"devices": DEVICES, "columns": {"power_dbm": "p"}}, "which no file has"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_with_file_row_and_column(name, table):
+    arguments, message = MISTAKES[name]
+    with pytest.raises(ConfigError) as caught:
+        table(**arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"fleet.options.devices: got .*none.csv.*cannot be read"):
+        fleet_table({"devices": str(tmp_path / "none.csv")})
+
+
+def test_counts_follow_from_the_files_and_may_be_repeated(tmp_path):
+    (tmp_path / "d.csv").write_text(DEVICES)
+    options = {"devices": str(tmp_path / "d.csv")}
+    config = FleetConfig(name="table", options=options)
+    assert (config.num_devices, config.num_edges, config.area_km) == (2, 5, 0.3)
+    assert FleetConfig(name="table", options=options, num_devices=2, area_km=0.5).area_km == 0.5
+    assert FleetConfig.model_validate(config.model_dump(mode="json")) == config
+    with pytest.raises(ConfigError, match=r"num_devices: got 3, and d.csv say 2"):
+        validate(FleetConfig, {"name": "table", "options": options, "num_devices": 3})
+    with pytest.raises(ConfigError, match=r"area_km: got 0.1, and d.csv have places up to 300 m"):
+        validate(FleetConfig, {"name": "table", "options": options, "area_km": 0.1})
+
+
+def test_a_configuration_that_was_written_needs_no_file(tmp_path):
+    (tmp_path / "d.csv").write_text(DEVICES)
+    tree = FleetConfig(name="table", options={"devices": str(tmp_path / "d.csv")}).model_dump(mode="json")
+    tree["options"]["devices"] = tree["options"]["devices"][:-64] + 64 * "0"  # bytes that nobody holds
+    assert FleetConfig.model_validate(tree).num_devices == 2
+
+
+def test_parquet_has_the_same_meaning(tmp_path):
+    parquet.write_table(
+        pa.table(
+            {
+                "device": pa.array(["a", "b"]).dictionary_encode(),
+                "x_m": [1, 2],
+                "y_m": pa.array([3.0, 4.0], pa.float32()),
+            }
+        ),
+        tmp_path / "d.parquet",
+    )
+    made = fleet_table({"devices": str(tmp_path / "d.parquet")})
+    assert made.device_names == ("a", "b")
+    assert made.given["position_m"].tolist() == [[1, 3], [2, 4]]
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ConfigError, match=r"bad.parquet: is no Parquet file"):
+        fleet_table({"devices": str(tmp_path / "bad.parquet")})
