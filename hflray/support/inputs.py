@@ -118,8 +118,9 @@ def pin(name: str, folder: Path | None = None, keep: bool = True) -> str:
         ) from error
     if match is not None and sha256 != match["sha256"]:
         raise ConfigError(_changed(str(path), sha256, match["sha256"]))
-    if not (sha256 in _held and content is None):
-        _held[sha256] = Input(path.name, sha256, str(path), content)  # of equal files, the last one that was read
+    if content is None and sha256 in _held:
+        content = _held[sha256].content
+    _held[sha256] = Input(path.name, sha256, str(path), content)  # of equal files, the last one that was read
     return f"{path.name}@sha256:{sha256}"
 
 

@@ -85,7 +85,13 @@ def test_an_experiment_runs_on_it(mine):
 
 def test_the_assigner_trains_on_the_devices_of_the_run(mine):
     config = load_config(
-        None, [f"fleet.name={mine}:make", "fleet.num_devices=9", "fleet.num_edges=3", "scheduling={num_scheduled: 4, num_clusters: 4}"]
+        None,
+        [
+            f"fleet.name={mine}:make",
+            "fleet.num_devices=9",
+            "fleet.num_edges=3",
+            "scheduling={num_scheduled: 4, num_clusters: 4}",
+        ],
     )
     spec = FleetSpec.of(config)
     base = given_fleet(config.fleet, config.seed)
@@ -94,6 +100,6 @@ def test_the_assigner_trains_on_the_devices_of_the_run(mine):
     assert {tuple(place) for place in fleet.position_m.tolist()} <= {tuple(place) for place in base.position_m.tolist()}
     assert spec.draw(3)[0].position_m.tolist() == fleet.position_m.tolist() != spec.draw(4)[0].position_m.tolist()
     with pytest.raises(
-        ConfigError, match=r"learning.num_edges: got \[2, 2\] with fleet.name = mine.py:make, of 9 devices and 3"
+        ConfigError, match=r"learning.num_edges: got \[2, 2\] with fleet.name = mine.py:make, of 100 devices and 3"
     ):
         FleetSpec.of(load_config(None, [f"fleet.name={mine}:make", "fleet.num_edges=3", "learning.num_edges=2"]))

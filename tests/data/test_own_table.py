@@ -1,0 +1,136 @@
+"""A table of samples: classes and numbers, owners, the split, and one line for each mistake."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hflray.data import load_dataset
+from hflray.errors import HflrayError
+from hflray.experiment import Experiment
+from tests.conftest import small_config
+
+SITES = ("hill", "lake", "mill")
+
+
+def readings(tmp_path, rows=60, name="readings.csv"):
+    """Write a table whose label follows from its first feature, with a third of the rows at each site."""
+    rng, lines = np.random.default_rng(0), ["site,temperature,humidity,label"]
+    for row in range(rows):
+        warm = rng.normal(20, 5)
+        lines.append(f"{SITES[row % 3]},{warm:.3f},{rng.uniform(30, 90):.1f},{'hot' if warm > 20 else 'mild'}")
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def load(file, **options):
+    return load_dataset("table", options={"file": file, "target": "label"} | options)
+
+
+def test_text_labels_keep_their_names_and_each_owner_has_test_rows(tmp_path):
+    data = load(readings(tmp_path), owner="site")
+    assert (data.kind, data.num_classes, data.class_names, data.x_train.shape[1]) == (
+        "classification",
+        2,
+        ("hot", "mild"),
+        2,
+    )
+    assert {owner: int((data.owner == owner).sum()) for owner in SITES} == dict.fromkeys(SITES, 16)
+    assert {owner: int((data.test_owner == owner).sum()) for owner in SITES} == dict.fromkeys(SITES, 4)
+    again = load(readings(tmp_path, name="other.csv"), owner="site")
+    np.testing.assert_array_equal(again.x_train, data.x_train)
+
+
+def test_an_owner_of_one_row_trains_with_it(tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("site,v,label\n" + "a,1,x\n" + "".join(f"b,{v},{'xy'[v % 2]}\n" for v in range(20)))
+    data = load(str(path), owner="site")
+    assert (data.owner == "a").sum() == 1
+    assert len(data.y_test) == 4
+
+
+def test_numbers_are_a_regression_and_few_whole_ones_are_classes(tmp_path):
+    path = tmp_path / "n.csv"
+    path.write_text("v,label,y\n" + "".join(f"{v},{v % 3},{v / 7}\n" for v in range(50)))
+    classes, numbers = load(str(path), features=["v"]), load(str(path), target="y", features=["v"])
+    assert (classes.kind, classes.class_names, numbers.kind) == ("classification", ("0", "1", "2"), "regression")
+    assert "label is learned as a classification; data.options.kind says otherwise" in classes.notes[0]
+    assert load(str(path), features=["v"], kind="regression").notes == ()
+
+
+def test_devices_hold_the_rows_of_their_owners(tmp_path):
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\nlake,20,0\n")
+    config = small_config(
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {{file: {readings(tmp_path)}, target: label, owner: site}}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}", "model.name=logistic", "max_rounds=1",
+    )  # fmt: skip
+    assert config.fleet.num_devices == 3
+    with Experiment(config) as experiment:
+        scenario = experiment.scenario
+        for device, name in enumerate(("mill", "hill", "lake")):
+            assert set(scenario.dataset.owner[scenario.parts[device]]) == {name}
+        assert experiment.devices()["class_names"] == ["hot", "mild"]
+        assert experiment.run_round().accuracy > 0
+
+
+UNMATCHED = "device,x_m,y_m\nmill,0,0\nhill,10,10\npond,20,0\nlake,0,9\n"
+
+
+def test_a_device_without_rows_is_one_line_or_dropped(tmp_path):
+    (tmp_path / "devices.csv").write_text(UNMATCHED)
+    settings = [
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {{file: {readings(tmp_path)}, target: label, owner: site}}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}", "model.name=logistic", "max_rounds=1",
+    ]  # fmt: skip
+    with pytest.raises(
+        HflrayError, match=r"1 of 4 devices of the fleet have no samples, such as 'pond'; accepted: the same"
+    ):
+        Experiment(small_config(*settings))
+    with Experiment(small_config(*settings, "data.options.unmatched=drop")) as experiment:
+        assert experiment.config.fleet.num_devices == 3
+        assert experiment.scenario.fleet.device_names == ("mill", "hill", "lake")
+        assert "1 of 4 devices of the fleet have no samples" not in " ".join(experiment.scenario.notes)
+        assert experiment.run_round().round == 1
+
+
+MISTAKES = {
+    "no such target": (
+        {"target": "lable"},
+        "data.options.target: got 'lable', which readings.csv has not; did you mean 'label'",
+    ),
+    "no such owner": ({"owner": "place"}, "data.options.owner: got 'place'"),
+    "a text feature": ({"features": ["site"], "owner": None}, "row 2, column site: got 'hill'; accepted: a number"),
+    "the target as a feature": ({"features": ["label"]}, "data.options.features: got 'label', which is target"),
+    "an unknown kind": ({"kind": "ranking"}, "data.options.kind: got 'ranking'"),
+    "an unknown option": ({"labels": 1}, "unknown option 'labels'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(name, tmp_path):
+    options, message = MISTAKES[name]
+    with pytest.raises(HflrayError) as caught:
+        load(readings(tmp_path), **({"owner": "site"} | options))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["temperature", "label", "site"])
+def test_a_missing_value_is_named_by_row_and_column(cell, tmp_path):
+    path = tmp_path / "gap.csv"
+    row = {"site": "a", "temperature": "1", "label": "x"} | {cell: ""}
+    path.write_text("site,temperature,label\na,1,x\n" + ",".join(row.values()) + "\nb,2,y\n")
+    with pytest.raises(HflrayError, match=f"gap.csv, row 3, column {cell}: is empty; accepted"):
+        load(str(path), owner="site")
+
+
+def test_a_file_that_changed_is_refused(tmp_path):
+    from hflray.support import inputs
+
+    pinned = inputs.pin(readings(tmp_path), keep=False)
+    readings(tmp_path, rows=30)
+    with pytest.raises(HflrayError, match=r"readings.csv has changed: it has sha256"):
+        load(pinned, owner="site")
