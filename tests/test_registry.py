@@ -61,7 +61,7 @@ def test_built_in_names_are_registered():
     assert {"majority", "dirichlet", "iid"} <= set(registry.names("partition"))
     assert registry.names("sink") == ["csv", "mlflow"]
     assert {"always", "bernoulli", "markov", "diurnal"} <= set(registry.names("availability"))
-    assert registry.names("fading") == ["none", "rayleigh", "rician"]
+    assert registry.names("fading") == ["none", "rayleigh", "rician", "trace"]
     assert {"static", "random_waypoint", "gauss_markov"} <= set(registry.names("mobility"))
     plural = {kind: f"{kind}s".replace("ys", "ies") for kind in registry.BUILTIN} | {"loss": "losses"}
     assert {kind: f"hflray.{name}" for kind, name in plural.items()} == registry.GROUPS

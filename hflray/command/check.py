@@ -48,6 +48,7 @@ TRIED: dict[str, str] = {
     "fading": "factors drawn twice",
     "mobility": "moved, state saved",
     "sink": "a run of two rounds",
+    "fleet": "made for 8 devices and 2 edges",
 }
 
 app = single()
@@ -120,6 +121,7 @@ def kinds_of(thing: Any) -> list[Kind]:
         return of_base or [kind for method, kind in by_method.items() if _takes(getattr(thing, method, None), FOUR)]
     signatures: dict[tuple[str, ...], list[Kind]] = {
         ("root",): ["dataset"],
+        ("config", "rng"): ["fleet"],
         ("input_shape", "num_outputs"): ["model"],
         ("outputs", "targets"): ["metric", "loss"],
         ("module", "batches", "loss", "rate", "rng"): ["local_rule"],

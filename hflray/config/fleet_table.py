@@ -83,7 +83,7 @@ class FleetTable:
         area_m: the side of the square, m; None: no file has a place.
         is_area_exact: whether the files alone say `area_m`; else it is the least side, and the configuration may have a
             larger one.
-        given: arrays as in `Fleet.of`.
+        arrays: arrays as in `Fleet.of`.
         device_names, edge_names: what the files call devices and edges; None: nothing.
         notes: remarks for the user.
     """
@@ -93,7 +93,7 @@ class FleetTable:
     num_edges: int | None
     area_m: float | None
     is_area_exact: bool
-    given: dict[str, FloatArray]
+    arrays: dict[str, FloatArray]
     device_names: tuple[str, ...] | None
     edge_names: tuple[str, ...] | None
     notes: tuple[str, ...]
@@ -104,7 +104,8 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for key in options:
         if key not in OPTIONS:
             raise ConfigError(
-                f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: {', '.join(OPTIONS)}"
+                f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: "
+                f"{', '.join(OPTIONS)}"
             )
     pinned = dict(options)
     for key in FILES:
@@ -149,58 +150,58 @@ def _read(options_json: str) -> FleetTable:
     columns, notes = dict[str, dict[str, str]](), list[str]()
     for key, table in tables.items():
         places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
-        columns[key], others = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
-        if others:
-            named = ", ".join(map(one_line, others[:8])) + ", …" * (len(others) > 8)
+        columns[key], unused = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
+        if unused:
+            named = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
             notes.append(f"{table.name}: nothing uses the columns {named}")
     for name, file_name in renamed.items():
-        if not any(name in found for found in columns.values()):
+        if not any(name in each for each in columns.values()):
             raise ConfigError(
                 f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
             )
     names = {key: _names(tables[key], columns[key].get(KEYS[key][0])) for key in ("devices", "edges") if key in tables}
     places_m, area_m, chosen, is_exact = _places(tables, columns, options.get("area"), notes)
-    given = dict[str, FloatArray]()
+    arrays = dict[str, FloatArray]()
     for key in ("devices", "edges"):
         if key in places_m:
-            given["position_m" if key == "devices" else "edge_position_m"] = places_m[key][chosen[key]]
+            arrays["position_m" if key == "devices" else "edge_position_m"] = places_m[key][chosen[key]]
         for name, column in columns.get(key, {}).items():
             if name in COLUMNS[key]:
-                _give(given, key, name, _numbers(tables[key], key, name, column, notes)[chosen[key]], tables[key])
+                _give(arrays, key, name, _numbers(tables[key], key, name, column, notes)[chosen[key]], tables[key])
     every = {key: names.get(key) for key in ("devices", "edges")}
     if "links" in tables:
-        _give_links(given, tables["links"], columns["links"], every, chosen, notes)
+        _give_links(arrays, tables["links"], columns["links"], every, chosen, notes)
     counts = {key: int(chosen[key].sum()) if key in chosen else None for key in ("devices", "edges")}
     if "links" in tables:
         counts = {key: counts[key] if counts[key] is not None else len(every[key] or ()) for key in counts}
-    if "rate_bps" in given and given["rate_bps"].ndim == 1:  # FedScale's rate of a device, to whichever edge
-        given["rate_bps"] = given["rate_bps"][:, None]
-    if "gain" in given and "rate_bps" in given:
-        given["rate_bps"] = np.where(np.isnan(given["gain"]), given["rate_bps"], np.nan)
+    if "rate_bps" in arrays and arrays["rate_bps"].ndim == 1:  # FedScale's rate of a device, to whichever edge
+        arrays["rate_bps"] = arrays["rate_bps"][:, None]
+    if "gain" in arrays and "rate_bps" in arrays:
+        arrays["rate_bps"] = np.where(np.isnan(arrays["gain"]), arrays["rate_bps"], np.nan)
     is_named = {
         "devices": "devices" not in tables or "device" in columns["devices"],
         "edges": "edges" not in tables or "edge" in columns["edges"],
     }
-    kept = {key: tuple(every_name) for key, every_name in every.items() if every_name is not None and is_named[key]}
-    for key in kept.keys() & chosen.keys():
+    called = {key: tuple(every_name) for key, every_name in every.items() if every_name is not None and is_named[key]}
+    for key in called.keys() & chosen.keys():
         if not chosen[key].all():
-            kept[key] = tuple(name for name, take in zip(kept[key], chosen[key], strict=True) if take)
+            called[key] = tuple(name for name, take in zip(called[key], chosen[key], strict=True) if take)
     return FleetTable(
         files=", ".join(inputs.plain(options[key]) for key in tables),
         num_devices=counts["devices"],
         num_edges=counts["edges"],
         area_m=area_m,
         is_area_exact=is_exact,
-        given=given,
-        device_names=kept.get("devices"),
-        edge_names=kept.get("edges"),
+        arrays=arrays,
+        device_names=called.get("devices"),
+        edge_names=called.get("edges"),
         notes=tuple(notes),
     )
 
 
 def _renamed(columns: object) -> dict[str, str]:
     """Return the checked option ``columns``."""
-    known = sorted({*BOUNDS, *(name for key in FILES for name in (*KEYS[key], *COLUMNS[key]))})
+    meanings = sorted({*BOUNDS, *(name for key in FILES for name in (*KEYS[key], *COLUMNS[key]))})
     if columns is None:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(text, str) for text in columns.values()):
@@ -209,9 +210,9 @@ def _renamed(columns: object) -> dict[str, str]:
             "{latitude: LATITUDE}; correct it"
         )
     for name in columns:
-        if name not in known:
+        if name not in meanings:
             raise ConfigError(
-                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(known)}; correct it"
+                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(meanings)}; correct it"
             )
     return dict(columns)
 
@@ -245,14 +246,14 @@ def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -
     return form.si(numbers)
 
 
-def _give(given: dict[str, FloatArray], key: str, name: str, values: FloatArray, table: Table) -> None:
+def _give(arrays: dict[str, FloatArray], key: str, name: str, values: FloatArray, table: Table) -> None:
     """Add the numbers of a column to the arrays. Raises ConfigError: another column gives the same."""
     field = COLUMNS[key][name].field
     twins = [other for other, each in COLUMNS[key].items() if other != name and each.field == field]
     twins += {"cycles_per_sample": ["seconds_per_sample"], "seconds_per_sample": ["cycles_per_sample"]}.get(field, [])
-    if any(each in given for each in (field, *twins)):
+    if any(each in arrays for each in (field, *twins)):
         raise ConfigError(f"{table.name}, column {name}: says the same as {' or '.join(twins)}; keep one of them")
-    given[field] = values
+    arrays[field] = values
 
 
 def _places(
@@ -264,12 +265,12 @@ def _places(
     chosen = {key: np.ones(len(tables[key]), dtype=bool) for key in ("devices", "edges") if key in tables}
     unit, raw = "", dict[str, FloatArray]()
     for key in chosen:
-        here = [name for name, pair in PLACES.items() if any(column in columns[key] for column in pair)]
-        for name in here:
-            if unit not in ("", name) or len(here) > 1:
+        units = [name for name, pair in PLACES.items() if any(column in columns[key] for column in pair)]
+        for name in units:
+            if unit not in ("", name) or len(units) > 1:
                 raise ConfigError(
-                    f"{tables[key].name}: has places in {' and '.join(here) if len(here) > 1 else name}"
-                    + (f", and another file in {unit}" if len(here) == 1 else "")
+                    f"{tables[key].name}: has places in {' and '.join(units) if len(units) > 1 else name}"
+                    + (f", and another file in {unit}" if len(units) == 1 else "")
                     + "; accepted: x_m and y_m, or latitude and longitude, in all files; keep one of the two"
                 )
             unit = name
@@ -355,7 +356,7 @@ def _box(box: object, pair: tuple[str, str]) -> FloatArray | None:
 
 
 def _give_links(
-    given: dict[str, FloatArray],
+    arrays: dict[str, FloatArray],
     table: Table,
     columns: Mapping[str, str],
     every: dict[str, tuple[str, ...] | None],
@@ -398,6 +399,6 @@ def _give_links(
         matrix, field = np.full(shape, np.nan), COLUMNS["links"][name].field
         matrix[ends[0], ends[1]] = values[name]
         matrix = matrix[rows][:, edges]
-        if field in given:  # FedScale's rate of a device holds where no link says otherwise
-            matrix = np.where(np.isnan(matrix), given[field][:, None], matrix)
-        given[field] = matrix
+        if field in arrays:  # FedScale's rate of a device holds where no link says otherwise
+            matrix = np.where(np.isnan(matrix), arrays[field][:, None], matrix)
+        arrays[field] = matrix

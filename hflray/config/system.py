@@ -102,10 +102,10 @@ class FleetConfig(Section):
             table = fleet_table(tree["options"])
         except ConfigError as error:
             raise ValueError(str(error).removeprefix("fleet.")) from error
-        found: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}
+        of_files: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}
         if table.area_m is not None and (table.is_area_exact or tree.get("area_km") is None):
-            found["area_km"] = table.area_m / 1e3
-        for name, value in found.items():
+            of_files["area_km"] = table.area_m / 1e3
+        for name, value in of_files.items():
             if value is not None and tree.get(name) is None:
                 tree[name] = value
             elif value is not None and tree[name] != value:

@@ -201,8 +201,8 @@ class Dataset:
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
         """What is known of each training sample, (n,) each: label, target, and group and owner if there are."""
-        known = {"group": self.groups, "owner": self.owner}
-        present = {name: column for name, column in known.items() if column is not None}
+        optional = {"group": self.groups, "owner": self.owner}
+        present = {name: column for name, column in optional.items() if column is not None}
         return {"label": self.labels, "target": self.y_train, **present}
 
     @property

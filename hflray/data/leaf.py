@@ -57,18 +57,18 @@ def load_leaf(
     for name, (x, y, users) in parts.items():
         rows = _numbers(name, x)
         numbers[name] = rows if shape is None else _images(rows, shape), np.asarray(y), np.array(users)
-    found = _kind(numbers["train"][1], kind)
+    of_kind = _kind(numbers["train"][1], kind)
     names = None
-    if found == "classification":
+    if of_kind == "classification":
         numbers, names = _classes(numbers)
     if test is None:
         all_x, all_y, owner = numbers["train"]
-        is_test = split(owner, all_y, found)
+        is_test = split(owner, all_y, of_kind)
         numbers = {
             "train": (all_x[~is_test], all_y[~is_test], owner[~is_test]),
             "test": (all_x[is_test], all_y[is_test], owner[is_test]),
         }
-    return _dataset(numbers, found, names)
+    return _dataset(numbers, of_kind, names)
 
 
 def _dataset(parts: dict[str, Arrays], kind: Kind, names: tuple[str, ...] | None) -> Dataset:

@@ -61,15 +61,15 @@ def load_table(
         if column in (target, owner):
             raise ConfigError(f"{OPTIONS}.features: got {shorten(column)}, which is target or owner too; leave it out")
     x = np.stack([_filled(table, column) for column in chosen], axis=-1)
-    y, names, found, note = _target(table, target, kind)
+    y, names, of_kind, note = _target(table, target, kind)
     owners = None if owner is None else _owners(table, owner)
-    test = split(owners if owners is not None else y if found == "classification" else np.zeros(len(y)), y, found)
+    test = split(owners if owners is not None else y if of_kind == "classification" else np.zeros(len(y)), y, of_kind)
     if not test.any():
         raise DataError(
             f"{table.name}: has {len(y)} rows, of which none is left for tests; accepted: 3 rows or more an owner"
         )
     dataset = Dataset.of(
-        x[~test], y[~test], x[test], y[test], found,
+        x[~test], y[~test], x[test], y[test], of_kind,
         name=place.stem,
         owner=None if owners is None else owners[~test],
         test_owner=None if owners is None else owners[test],

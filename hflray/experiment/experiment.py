@@ -331,12 +331,10 @@ class Experiment:
     def devices(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
 
-        The lists are ``samples`` (N,), ``class_counts`` (N, C), ``class_names`` (C,) if the data name their classes,
-        and, after clustering, ``clusters`` (N,). The seed or the stored fleet has all other properties.
+        They are ``samples`` (N,), ``class_counts`` (N, C), ``class_names`` (C,) if the data name their classes, and
+        after clustering ``clusters`` (N,). The seed, or the stored fleet, has all others.
         """
-        counts, names = np.asarray(self.scenario.class_counts), self.scenario.dataset.class_names
-        columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
-        columns |= {} if names is None else {"class_names": list(names)}
+        columns = self.scenario.columns()
         return columns if self.clusters is None else columns | {"clusters": self.clusters.tolist()}
 
     def summary(self) -> dict[str, float]:

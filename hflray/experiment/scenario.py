@@ -158,6 +158,12 @@ class Scenario:
         counts = label_counts(parts, dataset.labels, dataset.num_labels)
         return cls(dataset, parts, counts, fleet.with_samples(held), [*notes, *joined.notes])
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the devices' properties that follow from the data, see `hflray.experiment.Experiment.devices`."""
+        counts, names = np.asarray(self.class_counts), self.dataset.class_names
+        columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
+        return columns if names is None else columns | {"class_names": list(names)}
+
     def fitting(self, config: ExperimentConfig) -> ExperimentConfig:
         """Return a configuration with the number of devices that the fleet has, if some were left out."""
         count = self.fleet.num_devices

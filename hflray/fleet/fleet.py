@@ -106,7 +106,7 @@ class Fleet:
 
     @classmethod
     def of(
-        cls, config: FleetConfig | None = None, rng: np.random.Generator | None = None, **given: ArrayLike | None
+        cls, config: FleetConfig | None = None, rng: np.random.Generator | None = None, **arrays: ArrayLike | None
     ) -> Fleet:
         """Make a fleet of arrays of one's own; what is not given is drawn as ``fleet.name: random`` draws it.
 
@@ -114,7 +114,7 @@ class Fleet:
             config: the section ``fleet``; None: the default one, with N and M of the arrays, and the square from 0 in
                 which the given positions lie.
             rng: draws what is not given; None: everything else must be given but positions, D_n and α.
-            **given: arrays, in which NaN stands for a number that is drawn:
+            **arrays: in which NaN stands for a number that is drawn:
 
                 =====================  ======  =============  =====================================================
                 name                   shape   unit           meaning
@@ -150,7 +150,7 @@ class Fleet:
         """
         from hflray.fleet.own import fleet_of  # it draws fleets, which is built on this class
 
-        return fleet_of(config, rng, given)
+        return fleet_of(config, rng, arrays)
 
     @property
     def num_devices(self) -> int:

@@ -27,17 +27,17 @@ INSTEAD = {"seconds_per_sample": "cycles_per_sample", "cloud_rate_bps": "cloud_g
 NEEDED = ("gain", "cycles_per_sample", "power_w", "max_cpu_hz", "edge_bandwidth_hz", "cloud_gain")
 
 
-def fleet_of(config: FleetConfig | None, rng: np.random.Generator | None, given: Mapping[str, Any]) -> Fleet:
+def fleet_of(config: FleetConfig | None, rng: np.random.Generator | None, values: Mapping[str, Any]) -> Fleet:
     """Return the fleet of `Fleet.of`."""
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
+    values = {name: value for name, value in values.items() if value is not None}
+    for name in values:
         if name not in FORMS and name not in NAMES:
             accepted = [*FORMS, *NAMES]
             raise ConfigError(
                 f"Fleet.of: unknown array '{name}'{nearest(name, accepted)}; known: {', '.join(accepted)}"
             )
-    arrays = {name: _array(name, value) for name, value in given.items() if name in FORMS}
-    config = _config_of(arrays, given) if config is None else config
+    arrays = {name: _array(name, value) for name, value in values.items() if name in FORMS}
+    config = _config_of(arrays, values) if config is None else config
     lengths = {"n": config.num_devices, "m": config.num_edges, "2": 2}
     for name, array in arrays.items():
         shape = tuple(lengths[letter] for letter in FORMS[name])
@@ -59,7 +59,7 @@ def fleet_of(config: FleetConfig | None, rng: np.random.Generator | None, given:
             )
         rng = np.random.default_rng(0)
     check_numbers(arrays, config.area_m)
-    names = {name: _names(name, given[name], lengths[letter]) for name, letter in NAMES.items() if name in given}
+    names = {name: _names(name, values[name], lengths[letter]) for name, letter in NAMES.items() if name in values}
     return complete(config, rng, arrays, **names)
 
 
@@ -72,10 +72,10 @@ def check_numbers(arrays: Mapping[str, FloatArray], area_m: float) -> None:
             bad, accepted = ~(array >= 0) | np.isinf(array), "a finite number of at least 0"
         else:
             bad, accepted = ~(array > 0) | np.isinf(array), "a finite number above 0"
-        found = np.argwhere(bad & ~np.isnan(array))
-        if len(found):
-            where = ", ".join(map(str, found[0]))
-            raise ConfigError(f"{name}[{where}]: got {array[tuple(found[0])]:g}; accepted: {accepted}; correct it")
+        places = np.argwhere(bad & ~np.isnan(array))
+        if len(places):
+            where = ", ".join(map(str, places[0]))
+            raise ConfigError(f"{name}[{where}]: got {array[tuple(places[0])]:g}; accepted: {accepted}; correct it")
 
 
 def _array(name: str, value: ArrayLike) -> FloatArray:
@@ -89,11 +89,11 @@ def _array(name: str, value: ArrayLike) -> FloatArray:
         raise ConfigError(f"{name}: no array ({reason}); accepted: shape ({', '.join(FORMS[name])})") from error
 
 
-def _config_of(arrays: Mapping[str, FloatArray], given: Mapping[str, Any]) -> FleetConfig:
+def _config_of(arrays: Mapping[str, FloatArray], values: Mapping[str, Any]) -> FleetConfig:
     """Return the section ``fleet`` that arrays without one stand for."""
     counts: dict[str, int] = {}
     for name, letters in {**FORMS, **{name: (letter,) for name, letter in NAMES.items()}}.items():
-        shape = arrays[name].shape if name in arrays else (len(given[name]),) if name in given else ()
+        shape = arrays[name].shape if name in arrays else (len(values[name]),) if name in values else ()
         for letter, length in zip(letters, shape, strict=False):
             counts.setdefault(letter, length)
     for letter, words in (("n", "device"), ("m", "edge")):

@@ -40,7 +40,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
 def complete(
     config: FleetConfig,
     rng: np.random.Generator,
-    given: Mapping[str, FloatArray],
+    arrays: Mapping[str, FloatArray],
     device_names: tuple[str, ...] | None = None,
     edge_names: tuple[str, ...] | None = None,
 ) -> Fleet:
@@ -51,7 +51,7 @@ def complete(
     Args:
         config: see `sample_fleet`.
         rng: see `sample_fleet`.
-        given: checked arrays as in `Fleet.of`, in which NaN stands for what is drawn.
+        arrays: checked arrays as in `Fleet.of`, in which NaN stands for what is drawn.
         device_names, edge_names: see `Fleet`.
 
     Raises:
@@ -59,7 +59,7 @@ def complete(
     """
 
     def own(name: str, drawn: FloatArray) -> FloatArray:
-        return np.where(np.isnan(given[name]), drawn, given[name]) if name in given else drawn
+        return np.where(np.isnan(arrays[name]), drawn, arrays[name]) if name in arrays else drawn
 
     n, m = config.num_devices, config.num_edges
     edge_rng = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")
@@ -73,7 +73,7 @@ def complete(
             "gain": own("gain", path_gain(distance_m, config, rng.normal(0.0, config.shadowing_db, (n, m)))),
         }
     else:
-        if fixed := next((name for name in ("gain", "rate_bps") if name in given), None):
+        if fixed := next((name for name in ("gain", "rate_bps") if name in arrays), None):
             raise ConfigError(
                 f"{fixed}: got links of {n:,} devices and {m:,} edges, which are not held in memory; accepted: up to "
                 f"{link.DENSE_LINKS:,} links; leave them out, or set fleet.dense to true"
@@ -92,14 +92,14 @@ def complete(
     if config.slow_share:
         max_cpu_hz[rng.permutation(n)[: round(config.slow_share * n)]] /= config.slow_factor
     max_cpu_hz = own("max_cpu_hz", max_cpu_hz)
-    if "seconds_per_sample" in given:
-        cycles_per_sample = own_of(given["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
-    if "rate_bps" in given:
-        gain = gain_of_rate(given["rate_bps"], edge_bandwidth_hz, power_w[:, None], config.noise_w_per_hz, "rate_bps")
+    if "seconds_per_sample" in arrays:
+        cycles_per_sample = own_of(arrays["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
+    if "rate_bps" in arrays:
+        gain = gain_of_rate(arrays["rate_bps"], edge_bandwidth_hz, power_w[:, None], config.noise_w_per_hz, "rate_bps")
         link_fields["gain"] = own_of(gain, link_fields["gain"])
-    if "cloud_rate_bps" in given:
+    if "cloud_rate_bps" in arrays:
         hz = np.full(m, config.cloud_bandwidth_hz)
-        gain = gain_of_rate(given["cloud_rate_bps"], hz, edge_power_w, config.noise_w_per_hz, "cloud_rate_bps")
+        gain = gain_of_rate(arrays["cloud_rate_bps"], hz, edge_power_w, config.noise_w_per_hz, "cloud_rate_bps")
         cloud_gain = own_of(gain, cloud_gain)
     return Fleet(
         position_m=position_m,
@@ -115,18 +115,18 @@ def complete(
         cloud_bandwidth_hz=config.cloud_bandwidth_hz,
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=own("capacitance", np.full(n, config.capacitance))
-        if "capacitance" in given
+        if "capacitance" in arrays
         else config.capacitance,
-        fixed_gain="gain" in given or "rate_bps" in given,
-        battery_j=given.get("battery_j"),
+        fixed_gain="gain" in arrays or "rate_bps" in arrays,
+        battery_j=arrays.get("battery_j"),
         device_names=device_names,
         edge_names=edge_names,
     )
 
 
-def own_of(given: FloatArray, drawn: FloatArray) -> FloatArray:
+def own_of(arrays: FloatArray, drawn: FloatArray) -> FloatArray:
     """Return what is given, and what was drawn where it is NaN."""
-    return np.where(np.isnan(given), drawn, given)
+    return np.where(np.isnan(arrays), drawn, arrays)
 
 
 def gain_of_rate(

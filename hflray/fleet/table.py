@@ -37,6 +37,6 @@ def make(
     """
     table = fleet_table(config.options)
     try:
-        return complete(config, rng, table.given, table.device_names, table.edge_names)
+        return complete(config, rng, table.arrays, table.device_names, table.edge_names)
     except ConfigError as error:
         raise ConfigError(f"fleet.options: {table.files}: {error}") from error

@@ -26,8 +26,8 @@ function fillTable(id, heads, rows) {
 }
 
 // Plotly reads tags, entities and %{…} in its texts.
-const plain = (text) => text.replace(/[&<>{]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "&#123;" })[sign]);
-const deviceOf = (run, i) => plain(`device ${run.deviceNames[i]}`), edgeOf = (run, e) => plain(`edge ${run.edgeNames[e]}`);
+const quoted = (text) => text.replace(/[&<>{]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "&#123;" })[sign]);
+const deviceOf = (run, i) => quoted(`device ${run.deviceNames[i]}`), edgeOf = (run, e) => quoted(`edge ${run.edgeNames[e]}`);
 
 // What became of a scheduled device in a living world; empty if it counts, or if the world is off.
 const fate = (round, i) => (round.fate ? round.fate[round.device.indexOf(i)] || "" : "");
@@ -36,7 +36,7 @@ const down = (round, e) => (round.down || []).includes(e);
 function drawMap(run, round) {
   const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
   const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
-  const describe = (i) => `${deviceOf(run, i)}<br>${run.samples[i]} samples, majority class ${plain(run.classNames[run.majority[i]])}`
+  const describe = (i) => `${deviceOf(run, i)}<br>${run.samples[i]} samples, majority class ${quoted(run.classNames[run.majority[i]])}`
     + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "") + (fate(round, i) ? `<br>${fate(round, i)}` : "")
     + (round.charge ? `<br>charge ${number(round.charge[i])} J` : "");
   // Devices that move have places of their own in each round.
@@ -80,7 +80,7 @@ function drawScale() {
 
 function drawGantt(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + plain(run.deviceNames[round.device[k]]);
+  const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + quoted(run.deviceNames[round.device[k]]);
   const y = order.map((_, row) => row), { traces, shapes, absent } = round.end ? lived(run, round, order) : { traces: planned(run, round, order), shapes: [], absent: [] };
   const annotations = [], width = widthOf("gantt");
   run.edgeX.forEach((_, e) => {
@@ -120,14 +120,14 @@ function drawLabels(run, round) {
   // Plotly's basic bundle has no heat map: each cell is a bar of height 1, whose colour is the number of samples.
   const traces = run.counts.map((row, c) => ({
     type: "bar", x: order.map((_, p) => p), y: order.map(() => 1), base: order.map(() => c - 0.5), width: 1, customdata: order.map((i) => [deviceOf(run, i), row[i]]),
-    marker: { color: order.map((i) => row[i]), coloraxis: "coloraxis", line: { width: 0 } }, hovertemplate: `%{customdata[0]}<br>class ${plain(run.classNames[c])}: %{customdata[1]} samples<extra></extra>`,
+    marker: { color: order.map((i) => row[i]), coloraxis: "coloraxis", line: { width: 0 } }, hovertemplate: `%{customdata[0]}<br>class ${quoted(run.classNames[c])}: %{customdata[1]} samples<extra></extra>`,
   }));
   traces.push({ type: "scatter", x: round.device.map((i) => column.get(i)), y: round.device.map(() => run.counts.length - 0.1), mode: "markers", hoverinfo: "skip",
     marker: { symbol: "triangle-up", size: 8, color: round.edge.map(edgeTone) } });
   plot("labels", traces, { height: 330, margin: { l: 45, r: 10, t: 10, b: 45 }, barmode: "overlay", bargap: 0, uirevision: run.name,
     coloraxis: { colorscale: CIVIDIS, colorbar: { title: { text: "samples" }, thickness: 12, outlinewidth: 0 } },
     xaxis: { title: { text: "Devices, ordered by majority class" }, showticklabels: false, ticks: "", zeroline: false, showgrid: false, range: [-0.5, order.length - 0.5] },
-    yaxis: { title: { text: "Class" }, range: [-0.5, run.counts.length + 0.4], tickvals: classes, ticktext: run.classNames.map(plain), zeroline: false, showgrid: false } });
+    yaxis: { title: { text: "Class" }, range: [-0.5, run.counts.length + 0.4], tickvals: classes, ticktext: run.classNames.map(quoted), zeroline: false, showgrid: false } });
 }
 
 function drawTables(run, round) {

@@ -359,7 +359,7 @@ def assemble(
     description: str,
     histories: Sequence[History],
     notes: list[str],
-    fleet_of: Callable[[ExperimentConfig], bytes | None],
+    fleet_of: Callable[[ExperimentConfig], bytes | None] = lambda config: None,
 ) -> Sweep:
     """Return the sweep of these histories; runs that cannot be read or have no rounds become notes.
 

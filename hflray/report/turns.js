@@ -25,7 +25,7 @@ function drawTurns(run, round) {
   ], { height: Math.max(260, 90 + 34 * run.edgeX.length), barmode: "overlay", bargap: 0.35, uirevision: run.name, margin: { l: 60, r: 20, t: 20, b: 45 }, showlegend: false,
     shapes: turns.rounds.map((end, n) => ({ type: "line", yref: "paper", x0: end, x1: end, y0: 0, y1: 1, line: { color: ink("soft"), width: n + 1 === round.n ? 2 : 0.7, dash: "dot" } })),
     xaxis: { title: { text: "Simulated seconds" }, range: [0, until], zeroline: false },
-    yaxis: { title: { text: "Edge" }, range: [run.edgeX.length - 0.4, -0.8], tickvals: run.edgeX.map((_, e) => e), ticktext: run.edgeNames.map(plain), zeroline: false } }, true);
+    yaxis: { title: { text: "Edge" }, range: [run.edgeX.length - 0.4, -0.8], tickvals: run.edgeX.map((_, e) => e), ticktext: run.edgeNames.map(quoted), zeroline: false } }, true);
   const most = Math.max(0, ...turns.stale), bins = Array.from({ length: most + 1 }, (_, s) => s);
   plot("turns-stale", run.edgeX.map((_, e) => ({ type: "bar", name: edgeOf(run, e), x: bins, y: bins.map((s) => turns.stale.filter((value, i) => value === s && turns.edge[i] === e).length),
     marker: { color: edgeTone(e) }, hovertemplate: "%{y} updates of staleness %{x}<extra>%{fullData.name}</extra>" })),

@@ -56,10 +56,10 @@ class Table:
         """Return the number of a row as a spreadsheet shows it, with the names of the columns in row 1."""
         if not self._is_csv:
             return row + 2
-        seen = -1  # the line with the names is the first that is not blank
+        counted = -1  # the line with the names is the first that is not blank
         for number, line in enumerate(self._lines, 1):
-            seen += bool(line.strip())
-            if seen == row + 1:
+            counted += bool(line.strip())
+            if counted == row + 1:
                 return number
         return row + 2
 
@@ -235,7 +235,7 @@ def read_table(name: str, file: str, content: bytes) -> Table:
 
 
 def match(
-    table: Table, known: Sequence[str], renamed: Mapping[str, str], hint: str = ""
+    table: Table, names: Sequence[str], renamed: Mapping[str, str], hint: str = ""
 ) -> tuple[dict[str, str], list[str]]:
     """Return the known columns of a table by their known names, and the names of its other columns.
 
@@ -243,7 +243,7 @@ def match(
 
     Args:
         table: the table.
-        known: the names of columns that mean something.
+        names: the names of columns that mean something.
         renamed: names in the file by known names.
         hint: how to rename a column, which ends the message.
 
@@ -251,14 +251,14 @@ def match(
         ConfigError: a column that is not known resembles one that is, and that the table lacks.
     """
     by_lower = {column.lower(): column for column in table.columns}
-    found = {
-        name: by_lower[renamed.get(name, name).lower()] for name in known if renamed.get(name, name).lower() in by_lower
+    by_name = {
+        name: by_lower[renamed.get(name, name).lower()] for name in names if renamed.get(name, name).lower() in by_lower
     }
-    others = [column for column in table.columns if column not in found.values()]
-    missing = [name for name in known if name not in found]
-    for column in others:
+    unused = [column for column in table.columns if column not in by_name.values()]
+    missing = [name for name in names if name not in by_name]
+    for column in unused:
         if alike := difflib.get_close_matches(column.lower(), missing, n=1, cutoff=ALIKE):
             raise ConfigError(
                 f"{table.name}, column {one_line(column)}: unknown; did you mean '{alike[0]}'? correct the name{hint}"
             )
-    return found, others
+    return by_name, unused

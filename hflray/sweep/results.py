@@ -184,11 +184,11 @@ class SweepFolder:
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
-            kept = inputs.from_json(content.get("inputs", ()))
+            files = inputs.from_json(content.get("inputs", ()))
             named = {"uri": content["uri"], "experiment": content["experiment"], "finished": content["finished"]}
             started_ms = int(content.get("started_ms", 0))
             folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
-            return replace(folder, inputs=kept)
+            return replace(folder, inputs=files)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 

@@ -130,10 +130,10 @@ class LinkTrace(Fading, Part):
         self.advance(0.0)
 
 
-def _indices(table: Table, column: str, names: tuple[str, ...] | None, count: int, what: str) -> IntArray:
+def _indices(table: Table, column: str, names: tuple[str, ...] | None, count: int, kind: str) -> IntArray:
     place = {name: index for index, name in enumerate(names or map(str, range(count)))}
     texts = table.texts(column)
     for row, text in enumerate(texts):
         if text not in place:
-            raise table.error(row, column, f"got '{one_line(text[:60])}', which no {what} is called; correct it")
+            raise table.error(row, column, f"got '{one_line(text[:60])}', which no {kind} is called; correct it")
     return np.array([place[text] for text in texts], dtype=np.intp)

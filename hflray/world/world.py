@@ -81,8 +81,8 @@ class World:
             self.battery = Battery(self.config.battery, fleet.num_devices, config.seed, fleet.battery_j)
         self.mobility = self._mobility(config, fleet)
         fading = self.config.fading
-        given = {"seed": config.seed} | ({"fleet": fleet} if fading.name == "trace" else {})
-        self.fading: Fading = registry.build("fading", fading.name, given, **fading.options)
+        arguments = {"seed": config.seed} | ({"fleet": fleet} if fading.name == "trace" else {})
+        self.fading: Fading = registry.build("fading", fading.name, arguments, **fading.options)
         if isinstance(self.fading, LinkTrace) and fading.coherence_s is not None:
             raise ConfigError(
                 f"world.fading.coherence_s: got {fading.coherence_s:g} with a trace, which says itself when a link "

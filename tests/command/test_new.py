@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hflray.command.cli import main
-from hflray.command.new import TEMPLATE, write_template
+from hflray.command.new import SYSTEM, TEMPLATE, write_system, write_template
 from hflray.config import ExperimentConfig, flatten
 from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep
@@ -79,3 +79,24 @@ def test_the_hint_calls_the_program_as_the_user_did(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", ["/usr/bin/hflray"])
     assert run("new", "mine") == 0
     assert "  hflray tune mine.yaml\n" in capsys.readouterr().out
+
+
+def test_a_system_is_written_into_a_new_folder(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("new", "system", "town") == 0
+    assert sorted(path.name for path in (tmp_path / "town").iterdir()) == sorted(path.name for path in SYSTEM.iterdir())
+    assert run("tune", "town/sweep.yaml", "--dry-run") == 0
+    assert "own_system: 3 trials" in capsys.readouterr().out
+    assert run("new", "system", "town") == 2
+    assert "town exists; choose another name" in capsys.readouterr().err
+    assert run("new", "mine", "town") == 2
+    assert "FOLDER: got town with NAME = mine" in capsys.readouterr().err
+    assert run("new", "system", "no/town") == 2
+
+
+def test_every_comment_of_the_systems_sweep_is_valid_too(tmp_path) -> None:
+    write_system(tmp_path / "town")
+    path = tmp_path / "town" / "sweep.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("# area:", "area:"), encoding="utf-8")
+    assert expand(load_sweep(path))[0].config.fleet.num_devices == 12

@@ -35,9 +35,9 @@ def test_columns_become_si_units(table):
     assert (made.num_devices, made.num_edges, made.area_m) == (2, 2, 400.0)
     assert made.device_names == ("a", "b")
     assert made.edge_names == ("north", "south")
-    assert made.given["position_m"].tolist() == [[0, 100], [300, 50]]
-    assert made.given["max_cpu_hz"].tolist() == [1.5e9, 2e9]
-    assert made.given["edge_bandwidth_hz"].tolist() == [3e6, 1e6]
+    assert made.arrays["position_m"].tolist() == [[0, 100], [300, 50]]
+    assert made.arrays["max_cpu_hz"].tolist() == [1.5e9, 2e9]
+    assert made.arrays["edge_bandwidth_hz"].tolist() == [3e6, 1e6]
     assert made.notes == ()
 
 
@@ -51,7 +51,7 @@ def test_a_hundredth_of_a_degree():
 
 def test_degrees_become_metres_in_the_bounding_square(table):
     made = table("latitude,longitude\n59.995,10\n60.005,10.01\n")
-    (first, second) = made.given["position_m"]
+    (first, second) = made.arrays["position_m"]
     assert made.area_m == pytest.approx(1111.9, abs=0.1)
     assert first.tolist() == [0, 0]
     assert second == pytest.approx([556.0, 1111.9], abs=0.1)
@@ -66,7 +66,7 @@ def test_places_beside_the_date_line_are_neighbours(table):
 def test_a_box_cuts_rows_out(table):
     made = table("device,x_m,y_m\na,-50,100\nb,-20,50\nc,900,0\n", area={"x_m": [-100, 0], "y_m": [0, 200]})
     assert made.device_names == ("a", "b")
-    assert made.given["position_m"].tolist() == [[50, 100], [80, 50]]
+    assert made.arrays["position_m"].tolist() == [[50, 100], [80, 50]]
     assert (made.area_m, made.is_area_exact) == (200, True)
     assert "1 of 3 rows lie outside" in made.notes[0]
 
@@ -80,14 +80,14 @@ def test_other_names_and_letters_of_any_case(table):
 
 def test_windows_files_with_semicolons_and_decimal_commas(table):
     made = table(b"\xef\xbb\xbfdevice;x_m;y_m\r\na;0,5;1\r\n\r\nb;1;2,25\r\n")
-    assert made.given["position_m"].tolist() == [[0.5, 1], [1, 2.25]]
+    assert made.arrays["position_m"].tolist() == [[0.5, 1], [1, 2.25]]
 
 
 def test_links_by_gain_and_by_rate(table):
     made = table(DEVICES, EDGES, "device,edge,gain_db,mbps\na,south,-90,\nb,north,,5\n")
-    assert made.given["gain"][0, 1] == pytest.approx(1e-9)
-    assert made.given["rate_bps"][1, 0] == 5e6
-    assert np.isnan(made.given["gain"]).sum() == 3
+    assert made.arrays["gain"][0, 1] == pytest.approx(1e-9)
+    assert made.arrays["rate_bps"][1, 0] == 5e6
+    assert np.isnan(made.arrays["gain"]).sum() == 3
 
 
 def test_links_alone_say_how_many_there_are(table):
@@ -98,13 +98,13 @@ def test_links_alone_say_how_many_there_are(table):
 def test_fedscales_capacities(table):
     """A forward pass of 10 ms a sample is 30 ms of training, and 4,000 kbit/s hold to every edge."""
     made = table("device,computation,communication\n1,10,4000\n2,20,8000\n")
-    assert made.given["seconds_per_sample"] == pytest.approx([0.03, 0.06])
-    assert made.given["rate_bps"].tolist() == [[4e6], [8e6]]
+    assert made.arrays["seconds_per_sample"] == pytest.approx([0.03, 0.06])
+    assert made.arrays["rate_bps"].tolist() == [[4e6], [8e6]]
 
 
 def test_empty_cells_are_drawn_with_a_note(table):
     made = table("device,max_cpu_ghz\na,\nb,2\n")
-    assert np.isnan(made.given["max_cpu_hz"][0])
+    assert np.isnan(made.arrays["max_cpu_hz"][0])
     assert "1 of 2 cells of max_cpu_ghz are empty" in made.notes[0]
 
 
@@ -216,7 +216,7 @@ def test_parquet_has_the_same_meaning(tmp_path):
     )
     made = fleet_table({"devices": str(tmp_path / "d.parquet")})
     assert made.device_names == ("a", "b")
-    assert made.given["position_m"].tolist() == [[1, 3], [2, 4]]
+    assert made.arrays["position_m"].tolist() == [[1, 3], [2, 4]]
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ConfigError, match=r"bad.parquet: is no Parquet file"):
         fleet_table({"devices": str(tmp_path / "bad.parquet")})

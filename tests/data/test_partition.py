@@ -164,7 +164,7 @@ def test_partitions_are_built_by_name_and_refuse_wrong_options():
     with pytest.raises(ConfigError, match="alpha"):
         build_partition("iid", alpha=1)
     with pytest.raises(
-        ConfigError, match=r"known: dirichlet, edge_dirichlet, .*flwr:NAME, iid, majority, resampled, shards"
+        ConfigError, match=r"known: dirichlet, edge_dirichlet, .*flwr:NAME, iid, majority, owners, resampled, shards"
     ):
         build_partition("mayority")
     for bad in (0, -0.1, 1.1, float("nan")):

@@ -118,3 +118,22 @@ def test_the_own_rule_is_billed_like_sgd_and_trains_another_model(capsys, monkey
     assert megabytes[0] == megabytes[1]
     # 6 devices upload a model twice a round and a variate once; 3 edges send one of each.
     assert float(megabytes[2]) == pytest.approx((12 + 3 + 6 + 3) / (12 + 3) * float(megabytes[0]), abs=0.11)
+
+
+def test_the_own_system_is_what_hflray_new_writes_and_its_trials_are_made(monkeypatch):
+    from hflray.command.new import SYSTEM
+    from hflray.sweep import expand, load_sweep
+    from hflray.sweep.preflight import check_trials
+
+    folder = EXAMPLES / "7_own_system"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        p.name: p.read_bytes() for p in SYSTEM.iterdir()
+    }
+    file = load_sweep(folder / "sweep.yaml")
+    trials = expand(file)
+    assert [trial.config.assignment.name for trial in trials] == ["geographic", "best_gain", "local_search"]
+    checked = check_trials(trials, file.task, measure=False)
+    assert set(checked.samples.values()) == {561 / 12}
+    with Experiment(trials[2].config.model_copy(update={"max_rounds": 1})) as experiment:
+        assert experiment.scenario.fleet.device_names[:2] == ("school", "market")
+        assert experiment.run_round().accuracy > 0.5

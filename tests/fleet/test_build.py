@@ -58,7 +58,7 @@ def test_a_function_of_ones_own(mine):
     [
         (
             "few",
-            r"few returned 2 devices and 5 edges; set fleet.num_devices and num_edges to them; accepted: a hflray.Fleet of 4 devices and 5 edges",
+            r"few returned 2 devices and 5 edges; set .*accepted: a hflray.Fleet of 4 devices",
         ),
         ("none", r"none returned None; accepted: a hflray.Fleet"),
         ("raw", r"mine.py:raw: power_w\[0\]: got -"),

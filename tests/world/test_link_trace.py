@@ -94,7 +94,8 @@ def test_a_run_pays_what_the_trace_says_and_resumes(known, tmp_path):
 def test_given_links_and_motion_exclude_each_other(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\nfrom hflray import Fleet\n"
-        "def make(config, rng):\n    return Fleet.of(config, rng, gain=np.full((config.num_devices, config.num_edges), 1e-9))\n"
+        "def make(config, rng):\n"
+        "    return Fleet.of(config, rng, gain=np.full((config.num_devices, config.num_edges), 1e-9))\n"
     )
     motion = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1}}"
     with pytest.raises(ConfigError, match=r"world.mobility.name: got gauss_markov with links whose gains"):

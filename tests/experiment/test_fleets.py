@@ -1,0 +1,100 @@
+"""A fleet that is not drawn alone is made once, and read again bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hflray.config import FleetConfig
+from hflray.errors import DamagedError
+from hflray.experiment.fleets import Fleets, is_stored, key_of, packed, unpacked
+from hflray.fleet import Fleet, sample_fleet
+from tests.conftest import small_config
+
+TABLE = "device,x_m,y_m,battery_j,capacitance\na,0,100,5,1e-28\nb,300,50,6,2e-28\nc,5,5,7,1e-28\n"
+
+
+def own(**settings):
+    config = FleetConfig(num_devices=5, num_edges=2, **settings)
+    names = {"device_names": list("vwxyz"), "edge_names": ["n", "s"]}
+    return config, Fleet.of(config, np.random.default_rng(0), battery_j=[1.0] * 5, capacitance=[1e-28] * 5, **names)
+
+
+@pytest.mark.parametrize("settings", [{}, {"dense": False}])
+def test_a_fleet_survives_its_file(settings):
+    config, fleet = own(**settings)
+    again = unpacked(packed(fleet), config)
+    for field in dataclasses.fields(Fleet):
+        before, after = getattr(fleet, field.name), getattr(again, field.name)
+        if field.name in ("links",):
+            assert (before is None) == (after is None)
+        elif isinstance(before, tuple | bool | float) or before is None:
+            assert after == before, field.name
+        else:
+            np.testing.assert_array_equal(np.asarray(after), np.asarray(before), err_msg=field.name)
+    assert packed(again) == packed(fleet)
+
+
+def test_a_large_fleet_is_small_in_its_file():
+    config = FleetConfig(num_devices=20_000, num_edges=300)
+    fleet = sample_fleet(config, np.random.default_rng(0))
+    content = packed(fleet)
+    assert len(content) < 3_000_000
+    np.testing.assert_array_equal(unpacked(content, config).gain[[7, 19_999]], fleet.gain[[7, 19_999]])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[:-1], lambda c: c[:70] + b"x" + c[71:], lambda c: b"", lambda c: c[::-1]]
+)
+def test_a_damaged_file_is_refused(damage):
+    config, fleet = own()
+    with pytest.raises(DamagedError, match="a stored fleet"):
+        unpacked(damage(packed(fleet)), config)
+
+
+def test_it_is_made_once_for_each_setting_and_seed(tmp_path):
+    (tmp_path / "d.csv").write_text(TABLE)
+    settings = [
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'd.csv'}}}}}",
+        "world.battery.capacity_j=1",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}",
+    ]  # fmt: skip
+    config, other = small_config(*settings), small_config(*settings, "seed=1")
+    assert is_stored(config)
+    assert not is_stored(small_config())
+    assert key_of(config) == key_of(small_config(*settings, "assignment.name=hfel", "training.learning_rate=0.5"))
+    assert key_of(config) != key_of(other)
+    made = []
+
+    def make():
+        made.append(1)
+        return sample_fleet(config.fleet, np.random.default_rng())
+
+    first = Fleets(str(tmp_path)).get(config, make)
+    again = Fleets(str(tmp_path)).get(config, make)
+    assert len(made) == 1
+    np.testing.assert_array_equal(first.gain, again.gain)
+    Fleets(str(tmp_path)).get(other, make)
+    assert len(list((tmp_path / "fleets").iterdir())) == 2
+    elsewhere = Fleets(str(tmp_path / "copy"))
+    Fleets(str(tmp_path)).copy(config, elsewhere)
+    np.testing.assert_array_equal(elsewhere.get(config, make).gain, first.gain)
+
+
+def test_batteries_of_the_table(tmp_path):
+    from hflray.errors import ConfigError
+    from hflray.experiment import Experiment
+
+    (tmp_path / "d.csv").write_text(TABLE)
+    settings = [
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'd.csv'}}}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}",
+    ]  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"world.battery.capacity_j: got null with a fleet whose devices have batteries"
+    ):
+        Experiment(small_config(*settings))
+    experiment = Experiment(small_config(*settings, "world.battery.capacity_j=1"))
+    assert experiment.world.battery.capacity_j.tolist() == [5, 6, 7]
