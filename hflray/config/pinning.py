@@ -10,7 +10,7 @@ registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from pydantic import BaseModel
 from hflray import registry
 from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
+from hflray.config.explanations import Model, validate
 from hflray.config.reference import section_of
 from hflray.errors import ConfigError
 from hflray.support import policies, references
-from hflray.support.text import one_line, shorten
+from hflray.support.text import holds_secret, one_line, shorten, shown_address
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
@@ -124,6 +125,32 @@ def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     _changed_sweep(tree, collect)
     return named
+
+
+def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
+    """Return a configuration, or a sweep file, that hflray is said to have written into a folder, checkpoint or policy.
+
+    Every such tree goes through here, because it may be a stranger's: nothing that it names is looked up. An older
+    hflray stored passwords in addresses, which are left out.
+
+    Args:
+        model: `ExperimentConfig`, one of its sections, or the model of a sweep file.
+        tree: the settings, as they were read.
+        source: the file or folder, for messages.
+
+    Raises:
+        ConfigError: a reference has no hash, or a value is not accepted.
+    """
+    sweep = "experiment" in model.model_fields
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source}: holds no settings; give what hflray has written, or begin anew from a sweep file")
+    refuse_unpinned(tree, source, sweep)
+    change = _changed_sweep if sweep else partial(_changed, key="")
+    return validate(model, change(tree, change=_without_secrets))
+
+
+def _without_secrets(key: str, name: str) -> str:
+    return shown_address(name) if key == "tracking.uri" and holds_secret(name) else name
 
 
 def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from hflray import metrics
-from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
+from hflray.config import ExperimentConfig, flatten, validate_stored
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
@@ -357,8 +357,7 @@ def assemble(
     for history in histories:
         try:
             tree = _tree_of(history.config)
-            refuse_unpinned(tree, "config.yaml")
-            config = validate(ExperimentConfig, tree)
+            config = validate_stored(ExperimentConfig, tree, "config.yaml")
         except (HflrayError, yaml.YAMLError, json.JSONDecodeError) as error:
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")

@@ -27,7 +27,7 @@ from hflray.assignment import assigned, build_assigner
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows, db_rows, pad_edges, paper_rows
 from hflray.assignment.network import NetworkSpec
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem
-from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, validate
+from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, refuse_unpinned, validate_stored
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.study import MODEL_KB, sized_by_data
@@ -149,7 +149,9 @@ class FleetSpec:
             ConfigError: a value is not accepted.
         """
         tree: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        tree["fleet"] = validate(FleetConfig, {**values["fleet"], "num_edges": values["num_edges"][1]})
+        fleet = {**values["fleet"], "num_edges": values["num_edges"][1]}
+        tree["fleet"] = validate_stored(FleetConfig, fleet, "the fleets' specification")
+        refuse_unpinned({"learning": {"teacher": {"name": tree.get("teacher")}}}, "the fleets' specification")
         return cls(**tree)
 
     @property

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
+from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate_stored
 from hflray.errors import ConfigError, nearest
 from hflray.support import policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.references import SHOWN, Source
 from hflray.support.terminal.app import spoken
-from hflray.support.text import one_line
+from hflray.support.text import one_line, shown_address
 from hflray.sweep import SweepFile
 
 VERSION = 1
@@ -169,13 +169,16 @@ class SweepFolder:
                 raise ConfigError(
                     f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
                 )
-            refuse_unpinned(content["file"], path / FILE, sweep=True)
             refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
-            file = validate(SweepFile, content["file"])
+            file = validate_stored(SweepFile, content["file"], path / FILE)
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
-            named = {"uri": content["uri"], "experiment": content["experiment"], "finished": content["finished"]}
+            named = {
+                "uri": shown_address(content["uri"]),
+                "experiment": content["experiment"],
+                "finished": content["finished"],
+            }
             started_ms = int(content.get("started_ms", 0))
             return cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
         except (OSError, ValueError, KeyError, TypeError) as error:
