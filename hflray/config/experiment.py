@@ -32,9 +32,9 @@ class CheckpointConfig(Section):
 
 # Why an address with a password is refused, and where the password goes.
 NO_SECRET = (
-    "it holds a password or a token, which would be stored with the sweep; accepted: an address without one; give it in "
-    "the environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a server, "
-    "and the whole address as MLFLOW_TRACKING_URI for a database"
+    "it holds a password or a token, which would be stored with the sweep; accepted: an address without one; give it "
+    "in the environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a "
+    "server, and the whole address as MLFLOW_TRACKING_URI for a database"
 )
 
 

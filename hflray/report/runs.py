@@ -23,6 +23,7 @@ from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
+from hflray.tracking.addresses import of_folder
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
@@ -278,7 +279,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     Args:
         results: the folder of results.
         name: the sweep's name, for the latest sweep of that name, or the name or path of its folder.
-        tracking_uri: the MLflow server; None is the one that the sweep was logged to.
+        tracking_uri: the MLflow server; None is the one that the sweep was logged to, which is asked only if the user
+            has named it before (`hflray.tracking.addresses`).
         progress: is called with the number of runs read so far and their total.
 
     Raises:
@@ -305,7 +307,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         if tracking_uri is None and "mlflow" not in folder.sinks:
             histories = list(journal.values())
         else:
-            histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, progress)
+            address = of_folder(folder.uri, folder.path.parent, tracking_uri)
+            histories = read_histories(address, folder.experiment, folder.path.name, progress)
     except ConfigError as error:
         if not journal:
             raise ConfigError("; ".join([str(error), *notes])) from error
