@@ -20,10 +20,14 @@ CANARY = "CANARY_OF_THE_STRANGER"  # is in every text of the stranger's
 # What may be written below the work folder: the results, the pages, temporary files, and the caches of libraries
 # (XDG_CACHE_HOME and MPLCONFIGDIR lead there).
 MAY_WRITE = ("hflray_results", "pages", "tmp", "cache", "policies")
-# Programs that libraries ask about this machine, whatever the data are: Matplotlib for its fonts, `platform` for the CPU.
+# Programs that libraries ask about this machine, whatever the data: Matplotlib for fonts, `platform` for the CPU.
 PROGRAMS = ("fc-list", "uname")
 DEVICES = ("/dev/null", "/dev/tty")
-CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.rmdir"}
+# Events that change a folder: which of their arguments are paths.
+CHANGES = {
+    "os.mkdir": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.link": (1,), "os.symlink": (1,),
+    "os.truncate": (0,), "os.chmod": (0,),
+}  # fmt: skip
 NEVER = {
     "socket.connect", "socket.getaddrinfo", "socket.sendto", "subprocess.Popen", "os.system", "os.exec", "os.fork",
     "os.forkpty", "os.posix_spawn", "os.spawn", "pty.spawn", "webbrowser.open", "urllib.Request", "ftplib.connect",
@@ -31,7 +35,7 @@ NEVER = {
 }  # fmt: skip
 OPENS_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
-work = Path(sys.argv[1]).resolve()
+work = Path(sys.argv[1] if __name__ == "__main__" else ".").resolve()
 deeds: list[str] = []
 
 
@@ -46,7 +50,10 @@ def audit(event: str, arguments: tuple[Any, ...]) -> None:
             flags = arguments[2] if isinstance(arguments[2], int) else 0
             if flags & OPENS_TO_WRITE and not isinstance(arguments[0], int):
                 note_place(event, arguments[0])
-        elif event in CHANGES or (event == "sqlite3.connect" and "mode=ro" not in os.fsdecode(arguments[0])):
+        elif event in CHANGES:
+            for number in CHANGES[event]:
+                note_place(event, arguments[number], arguments[1] if event in ("os.remove", "os.rmdir") else -1)
+        elif event == "sqlite3.connect" and "mode=ro" not in os.fsdecode(arguments[0]):
             note_place(event, arguments[0])
         elif event == "compile" and CANARY in texts_of(arguments[0]):
             deeds.append(f"compile of the stranger's text {arguments[1]}")
@@ -61,11 +68,15 @@ def texts_of(source: Any) -> str:
     return source.decode(errors="replace") if isinstance(source, bytes) else source if isinstance(source, str) else ""
 
 
-def note_place(event: str, path: Any) -> None:
-    """Note a change of a file or folder, unless it lies where commands may write."""
+def note_place(event: str, path: Any, folder: int = -1) -> None:
+    """Note a change of a file or folder, unless it lies where commands may write.
+
+    `folder` is the number of the open folder to which the path is relative; -1: the present one.
+    """
     if path in (None, "") or isinstance(path, int):
         return
-    place = Path(os.path.abspath(os.fsdecode(path)))
+    base = Path() if folder < 0 else Path(os.readlink(f"/proc/self/fd/{folder}"))
+    place = Path(os.path.abspath(base / os.fsdecode(path)))
     allowed = [work / name for name in MAY_WRITE]
     if str(place) not in DEVICES and not any(place.is_relative_to(each) for each in allowed):
         deeds.append(f"{event} {place}")

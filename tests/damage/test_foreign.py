@@ -51,6 +51,7 @@ FORMS = {
     "pinned file": f"mod.py:thing@sha256:{digest(EVIL.encode())}",
 }
 UNPINNED = ("module", "file")
+EACH = [pytest.param(form, marks=[pytest.mark.slow] * form.endswith("file")) for form in FORMS]  # each takes a minute
 NAME = "mine-20260101-000000"
 Values = dict[str, Any]
 
@@ -183,7 +184,7 @@ def test_the_audit_sees_what_it_is_for(tmp_path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH)
 def test_commands_on_a_stranger_s_folder_do_nothing_but_read(tmp_path, form) -> None:
     """With ``sweep.json`` poisoned, and with the journal poisoned alone."""
     stored = tmp_path / "stored"
@@ -217,7 +218,7 @@ def test_commands_on_a_stranger_s_folder_do_nothing_but_read(tmp_path, form) -> 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH)
 def test_a_stranger_s_export_checkpoint_and_policy_do_nothing_but_be_read(tmp_path, form) -> None:
     work = tmp_path / "work"
     folder_at(work, {}, {})

@@ -159,7 +159,7 @@ def test_an_sqlite_file_is_opened_only_if_it_is_that_of_the_results(tmp_path, pl
     with pytest.raises(ConfigError, match="only the folder names"):
         sync(folder.path)
     assert other.read_bytes() == before
-    assert not [path for path in tmp_path.rglob("*-journal")]
+    assert not list(tmp_path.rglob("*-journal"))
 
 
 @pytest.mark.parametrize("place", ["{tmp}/elsewhere", "file://{tmp}/elsewhere", "http://127.0.0.1:9/x", "s3://bucket/x",
