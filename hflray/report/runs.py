@@ -23,7 +23,7 @@ from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
-from hflray.tracking.addresses import of_folder
+from hflray.tracking.addresses import named, of_folder
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
@@ -284,8 +284,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         progress: is called with the number of runs read so far and their total.
 
     Raises:
-        ConfigError: there is no such sweep, or neither MLflow nor the journal has its runs; the message names each
-            journal that cannot be read.
+        ConfigError: there is no such sweep, neither MLflow nor the journal has its runs (the message names each journal
+            that cannot be read), or `tracking_uri` holds a password.
 
     Examples:
         >>> from pathlib import Path
@@ -296,6 +296,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         ...     print(str(error).partition(":")[0])
         no_such_sweep
     """
+    if tracking_uri is not None:
+        named(tracking_uri)
     path = Path(name)
     if (path / "sweep.json").exists():
         results, name = path.resolve().parent, path.resolve().name
@@ -307,7 +309,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         if tracking_uri is None and "mlflow" not in folder.sinks:
             histories = list(journal.values())
         else:
-            address = of_folder(folder.uri, folder.path.parent, tracking_uri)
+            address = tracking_uri or of_folder(folder.uri, folder.path.parent)
             histories = read_histories(address, folder.experiment, folder.path.name, progress)
     except ConfigError as error:
         if not journal:
