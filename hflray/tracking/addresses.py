@@ -58,7 +58,7 @@ def named(uri: str) -> str:
 
 def is_known(uri: str) -> bool:
     """Return whether the user has named an address, now or before, or the environment names it."""
-    return _shown(uri) in {*_known(), _shown(os.environ.get(IN_ENVIRONMENT, ""))}
+    return _shown(uri) in {*_named_before(), _shown(os.environ.get(IN_ENVIRONMENT, ""))}
 
 
 def with_credentials(uri: str) -> str:
@@ -67,19 +67,19 @@ def with_credentials(uri: str) -> str:
     return whole if whole and _shown(whole) == _shown(uri) else uri
 
 
-def of_folder(uri: str, results: Path, given: str | None = None) -> str:
+def of_folder(uri: str, results: Path, chosen: str | None = None) -> str:
     """Return the address of MLflow to contact for a sweep's folder.
 
     Args:
         uri: the address that the folder names.
         results: the folder in which the sweep's folder is.
-        given: the address that the user gives now, which counts; None: none.
+        chosen: the address that the user gives now, which counts; None: none.
 
     Raises:
         ConfigError: only the folder names the address, or the given one holds a password or a token.
     """
-    if given is not None:
-        return named(given)
+    if chosen is not None:
+        return named(chosen)
     path = database_path(uri)
     own = path is not None and path.resolve() == results.resolve() / DATABASE
     if own or is_known(uri):
@@ -123,7 +123,7 @@ def refuse_elsewhere(uri: str, artifacts: str, results: Path | None = None) -> N
         )
 
 
-def _known() -> list[str]:
+def _named_before() -> list[str]:
     """Return the addresses that the user has named before; none if others can write the list."""
     with suppress(OSError, UnicodeDecodeError):
         path = _list()

@@ -165,8 +165,8 @@ def command(
     if listing:
         _list(console)
         return
-    for option, given, why in (("--storage", storage, IN_AWS), ("--address", address, IN_RAY)):
-        refuse_secret(given or "", option, why)
+    refuse_secret(storage or "", "--storage", IN_AWS)
+    refuse_secret(address or "", "--address", IN_RAY)
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
     if cpus is not None:
