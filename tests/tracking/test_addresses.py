@@ -166,28 +166,37 @@ def test_an_sqlite_file_is_opened_only_if_it_is_that_of_the_results(tmp_path, pl
     assert not list(tmp_path.rglob("*-journal"))
 
 
-@pytest.mark.parametrize("place", ["{tmp}/elsewhere", "file://{tmp}/elsewhere", "http://127.0.0.1:9/x", "s3://bucket/x",
-                                   "{tmp}/results/artifacts/../../elsewhere", "mlflow-artifacts://host/x",
-                                   "{tmp}/results/artifacts/%2e%2e/%2e%2e/elsewhere"])  # fmt: skip
-@pytest.mark.parametrize("table", ["experiments", "runs"])
-def test_a_database_of_a_folder_leads_nowhere_else(tmp_path, place, table) -> None:
+ELSEWHERE = (
+    "{tmp}/elsewhere", "file://{tmp}/elsewhere", "http://127.0.0.1:9/x", "s3://bucket/x", "mlflow-artifacts://host/x",
+    "{tmp}/results/artifacts/../../elsewhere", "{tmp}/results/artifacts/%2e%2e/%2e%2e/elsewhere", "{tmp}/results",
+    "FILE:{tmp}/results/artifacts", "file://host{tmp}/results/artifacts", "artifacts", "",
+)  # fmt: skip
+
+
+def test_a_database_of_a_folder_leads_nowhere_else(tmp_path) -> None:
     """The database of a stranger says where the files of its runs are, which sync would write and report would read."""
     results = tmp_path / "results"
     folder = sweep_at(results, default_uri(results))
     assert sync(folder.path)
     assert not [note for note in read_sweep(results, "mine").notes if "keeps" in note]
-    column = "artifact_location" if table == "experiments" else "artifact_uri"
-    moved = tmp_path / "results" / "mlflow.db"
-    with closing(sqlite3.connect(moved)) as database:
-        database.execute(f"UPDATE {table} SET {column} = ?", (place.format(tmp=tmp_path),))
-        database.commit()
-    if table == "runs":
+
+    def move(table: str, column: str, place: str) -> None:
+        with closing(sqlite3.connect(results / "mlflow.db")) as database:
+            database.execute(f"UPDATE {table} SET {column} = ?", (place.format(tmp=tmp_path),))
+            database.commit()
+
+    for place in ELSEWHERE:
+        move("runs", "artifact_uri", place)
         (note,) = [note for note in read_sweep(results, "mine").notes if "keeps its files in" in note]
         assert says(note, "everything here is from the journal")
-    else:
+    for place in ELSEWHERE:
+        move("experiments", "artifact_location", place)
         with pytest.raises(ConfigError, match="keeps its files in"):
             sync(folder.path)
     assert not (tmp_path / "elsewhere").exists()
+    addresses.named(default_uri(results))  # the user says that it is theirs
+    move("experiments", "artifact_location", str(tmp_path / "elsewhere"))
+    assert sync(folder.path)
 
 
 @pytest.mark.parametrize("storage", ["s3://bucket/folder", "elsewhere"])
@@ -282,6 +291,7 @@ def command_lines(found: set[str], over: threading.Event) -> None:
                 found |= {words for canary in CANARIES if canary in words}
 
 
+@pytest.mark.slow  # a minute or more; `tests/support/test_ray_private.py` has what it found
 @pytest.mark.timeout(600)
 def test_a_sweep_leaves_no_password_anywhere(tmp_path, monkeypatch) -> None:
     """They are in the environment, which is where they belong, and MLflow is sent them; nothing else has them."""
