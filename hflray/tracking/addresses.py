@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from hflray.config import NO_SECRET
 from hflray.errors import ConfigError
 from hflray.support.files import append_line
-from hflray.support.text import holds_secret, shown_address
+from hflray.support.text import holds_secret, one_line
 
 IN_ENVIRONMENT = "MLFLOW_TRACKING_URI"
 DATABASE, ARTIFACTS = "mlflow.db", "artifacts"  # in a folder of results
@@ -37,7 +37,7 @@ def database_path(uri: str) -> Path | None:
 def refuse_secret(uri: str, option: str = "--tracking-uri", reason: str = NO_SECRET) -> str:
     """Return an address. Raises ConfigError: it holds a password or a token."""
     if holds_secret(uri):
-        raise ConfigError(f"{option}: got {shown_address(uri)}; {reason}")
+        raise ConfigError(f"{option}: got {one_line(uri)}; {reason}")
     return uri
 
 
@@ -58,7 +58,7 @@ def named(uri: str) -> str:
 
 def is_known(uri: str) -> bool:
     """Return whether the user has named an address, now or before, or the environment names it."""
-    return _shown(uri) in {*_named_before(), _shown(os.environ.get(IN_ENVIRONMENT, ""))}
+    return bool(uri) and _shown(uri) in {*_named_before(), _shown(os.environ.get(IN_ENVIRONMENT, ""))}
 
 
 def with_credentials(uri: str) -> str:
@@ -89,7 +89,7 @@ def of_folder(uri: str, results: Path, chosen: str | None = None) -> str:
 
 def unnamed(uri: str, setting: str = "tracking.uri", option: str = "--tracking-uri") -> str:
     """Return a line about an address that is not contacted."""
-    shown = shown_address(uri)
+    shown = one_line(uri)
     return (
         f"{setting}: only the folder names {shown}, which is not contacted, since the folder may be a stranger's; if "
         f"it is yours, add {option} {shown}"
@@ -118,7 +118,7 @@ def refuse_elsewhere(uri: str, artifacts: str, results: Path | None = None) -> N
     folders = [folder] if results is None else [folder, results.resolve() / ARTIFACTS]
     if not (local and any(place.is_relative_to(each) for each in folders)):
         raise ConfigError(
-            f"tracking.uri: the database {path} keeps its files in {shown_address(artifacts)} and not in {folder}, as "
+            f"tracking.uri: the database {path} keeps its files in {one_line(artifacts)} and not in {folder}, as "
             f"a stranger's may; if it is yours, add --tracking-uri {uri}"
         )
 
@@ -134,7 +134,7 @@ def _named_before() -> list[str]:
 
 
 def _shown(address: str) -> str:
-    return shown_address(address).rstrip("/")
+    return one_line(address).rstrip("/")
 
 
 def _list() -> Path:

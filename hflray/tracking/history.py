@@ -11,7 +11,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.metrics import ROUND_OBJECTIVE
-from hflray.support.text import shown_address
+from hflray.support.text import one_line
 from hflray.tracking.addresses import refuse_elsewhere
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import client_of, quoted
@@ -66,14 +66,14 @@ def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]
         raise _away(uri, error) from error
     if stored is None or not runs:
         raise ConfigError(
-            f"MLflow at {shown_address(uri)} has no runs of {sweep}; send them with "
+            f"MLflow at {one_line(uri)} has no runs of {one_line(sweep)}; send them with "
             "python -m hflray.tracking sync FOLDER"
         )
     return client, str(stored.experiment_id), list(runs)
 
 
 def _away(uri: str, error: Exception) -> ConfigError:
-    return ConfigError(f"MLflow at {shown_address(uri)} does not answer ({reason(error)}); start that server")
+    return ConfigError(f"MLflow at {one_line(uri)} does not answer ({reason(error)}); start that server")
 
 
 @dataclass(frozen=True)

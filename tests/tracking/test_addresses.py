@@ -342,6 +342,8 @@ def test_a_sweep_leaves_no_password_anywhere(tmp_path, monkeypatch) -> None:
 
 def test_the_list_of_named_addresses_is_the_users_alone(tmp_path) -> None:
     assert not addresses.is_known("http://one:1")
+    assert not addresses.is_known("")
+    assert "\x1b" not in addresses.unnamed("http://one\x1b]52;c;x\x07")
     for uri in ("http://one:1", "http://one:1/", "s3://bucket/folder"):
         addresses.named(uri)
     path = tmp_path / "config" / "hflray" / "known_addresses"
