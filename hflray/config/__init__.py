@@ -18,7 +18,7 @@ from hflray.config.base import IntRange, Named, Range, Section
 from hflray.config.changes import changed_settings
 from hflray.config.clock import ClockConfig, EdgeClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, ClusteringBillConfig, SchedulingConfig
-from hflray.config.experiment import CheckpointConfig, ExperimentConfig, TrackingConfig
+from hflray.config.experiment import NO_SECRET, CheckpointConfig, ExperimentConfig, TrackingConfig
 from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
@@ -32,6 +32,7 @@ from hflray.config.pinning import (
     policies_in,
     references_in,
     refuse_unpinned,
+    validate_stored,
 )
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
@@ -40,6 +41,7 @@ from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureCo
 __all__ = [
     "BITS_PER_KB",
     "MUTABLE",
+    "NO_SECRET",
     "AgentConfig",
     "AllocationConfig",
     "AssignmentConfig",
@@ -85,4 +87,5 @@ __all__ = [
     "split_override",
     "to_yaml",
     "validate",
+    "validate_stored",
 ]

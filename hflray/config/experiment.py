@@ -19,7 +19,7 @@ from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
 from hflray.support import references
-from hflray.support.text import shorten
+from hflray.support.text import holds_secret, shorten
 
 
 class CheckpointConfig(Section):
@@ -30,6 +30,14 @@ class CheckpointConfig(Section):
     )
 
 
+# Why an address with a password is refused, and where the password goes.
+NO_SECRET = (
+    "it holds a password or a token, which would be stored with the sweep; accepted: an address without one; give it "
+    "in the environment: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a "
+    "server, and the whole address as MLFLOW_TRACKING_URI for a database"
+)
+
+
 class TrackingConfig(Section):
     """Where runs are logged."""
 
@@ -38,6 +46,13 @@ class TrackingConfig(Section):
     sinks: Annotated[tuple[str, ...], Named("sink")] = Field(
         ("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none"
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _no_secrets(cls, uri: str | None) -> str | None:
+        if uri is not None and holds_secret(uri):
+            raise ValueError(NO_SECRET)
+        return uri
 
     @field_validator("sinks")
     @classmethod

@@ -114,8 +114,8 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(name, str):
             raise ConfigError(f"fleet.options.{key}: got {shorten(name)}; accepted: the path of a file; correct it")
-        try:
-            pinned[key] = inputs.pin(name)
+        try:  # the file of a pinned name is not looked for, since a stranger may have named it
+            pinned[key] = name if inputs.is_pinned(name) else inputs.pin(name)
         except ConfigError as error:
             raise ConfigError(f"fleet.options.{key}: got {shorten(inputs.plain(name))}; {error}") from error
     if not any(pinned.get(key) for key in FILES):

@@ -10,7 +10,7 @@ registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from pydantic import BaseModel
 from hflray import registry
 from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
+from hflray.config.explanations import Model, validate
 from hflray.config.reference import section_of
 from hflray.errors import ConfigError
 from hflray.support import inputs, policies, references
-from hflray.support.text import one_line, shorten
+from hflray.support.text import holds_secret, one_line, shorten, shown_address
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
@@ -127,23 +128,52 @@ def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     return named
 
 
-def inputs_in(tree: Mapping[str, Any]) -> list[str]:
-    """Return the pinned names of files of data in the tree of a sweep file."""
-    named: list[str] = []
+def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, str]]:
+    """Return the names of files of data in a configuration, or in a sweep file, each with the key of its setting."""
+    named: list[tuple[str, str]] = []
 
     def collect(key: str, name: str) -> str:
         if key in inputs.SETTINGS:
-            named.append(name)
+            named.append((key, name))
         return name
 
-    _changed_sweep(tree, collect)
+    if sweep:
+        _changed_sweep(tree, collect)
+    else:
+        _changed(dict(tree), "", collect)
     return named
 
 
-def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
-    """Refuse a tree that hflray is said to have written, but that has a reference without a hash.
+def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
+    """Return a configuration, or a sweep file, that hflray is said to have written into a folder, checkpoint or policy.
 
-    hflray writes no such reference. To read one would mean to look up a file that a stranger names.
+    Every such tree goes through here, because it may be a stranger's: nothing that it names is looked up. An older
+    hflray stored passwords in addresses, which are left out.
+
+    Args:
+        model: `ExperimentConfig`, one of its sections, or the model of a sweep file.
+        tree: the settings, as they were read.
+        source: the file or folder, for messages.
+
+    Raises:
+        ConfigError: a reference has no hash, or a value is not accepted.
+    """
+    sweep = "experiment" in model.model_fields
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source}: holds no settings; give what hflray has written, or begin anew from a sweep file")
+    refuse_unpinned(tree, source, sweep)
+    change = _changed_sweep if sweep else partial(_changed, key="")
+    return validate(model, change(tree, change=_without_secrets))
+
+
+def _without_secrets(key: str, name: str) -> str:
+    return shown_address(name) if key == "tracking.uri" and holds_secret(name) else name
+
+
+def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
+    """Refuse a tree that hflray is said to have written, but that names code or a file of data without its hash.
+
+    hflray writes no such name. To read one would mean to look up a file that a stranger names.
 
     Raises:
         ConfigError: there is one; the message begins with `source`.
@@ -156,6 +186,12 @@ def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
                     f"{source}: {key}: got {shorten(name)} without the hash of its text, which hflray always writes; "
                     "the file is not hflray's; begin anew from a sweep file"
                 )
+    for key, name in inputs_in(tree, sweep) if isinstance(tree, dict) else ():
+        if not inputs.is_pinned(name):
+            raise ConfigError(
+                f"{source}: {key}: got {shorten(name)} without the hash of its file, which hflray always writes; the "
+                "file is not hflray's; begin anew from a sweep file"
+            )
 
 
 def is_reference(key: str, name: str) -> bool:

@@ -77,7 +77,7 @@ def _dataset(parts: dict[str, Arrays], kind: Kind, names: tuple[str, ...] | None
 
 
 def _read(option: str, name: str) -> Samples:
-    path = inputs.path_of(inputs.pin(name, keep=False))
+    path = inputs.path_of(name if inputs.is_pinned(name) else inputs.pin(name, keep=False))
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{OPTIONS}.{option}: {path.name} has no .json file; give LEAF's folder of them")

@@ -48,7 +48,7 @@ def load_table(
         DataError: a column is missing, a cell is empty or no number, or there are too few rows.
         ConfigError: the file is no table.
     """
-    place = inputs.path_of(inputs.pin(file, keep=False))
+    place = inputs.path_of(file if inputs.is_pinned(file) else inputs.pin(file, keep=False))
     table = read_table(f"{OPTIONS}.file: {place.name}", place.name, place.read_bytes())
     for name, column in (("target", target), ("owner", owner)):
         if column is not None:

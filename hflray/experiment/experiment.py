@@ -24,7 +24,7 @@ from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.sticky import check_once
 from hflray.clock.edge_rule import EdgeRule
-from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate
+from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.config.clock import CloudClockConfig
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DivergedError
@@ -436,7 +436,7 @@ class Experiment:
             raise ConfigError(f"{refused[0]}: cannot change between rounds; accepted: {', '.join(MUTABLE)}")
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
-        saved = validate(ExperimentConfig, state["config"])
+        saved = validate_stored(ExperimentConfig, state["config"], "state")
         check_revision(self.backend.method, state.get("rule_revision", 1), saved.training.edge_iterations)
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
         changed = changed_settings(self.config, saved, may_change)

@@ -17,13 +17,14 @@ import pandas as pd
 import yaml
 
 from hflray import metrics
-from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
+from hflray.config import ExperimentConfig, flatten, validate_stored
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.experiment.fleets import Fleets, is_stored
 from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
+from hflray.tracking.addresses import named, of_folder
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
@@ -284,12 +285,13 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     Args:
         results: the folder of results.
         name: the sweep's name, for the latest sweep of that name, or the name or path of its folder.
-        tracking_uri: the MLflow server; None is the one that the sweep was logged to.
+        tracking_uri: the MLflow server; None is the one that the sweep was logged to, which is asked only if the user
+            has named it before (`hflray.tracking.addresses`).
         progress: is called with the number of runs read so far and their total.
 
     Raises:
-        ConfigError: there is no such sweep, or neither MLflow nor the journal has its runs; the message names each
-            journal that cannot be read.
+        ConfigError: there is no such sweep, neither MLflow nor the journal has its runs (the message names each journal
+            that cannot be read), or `tracking_uri` holds a password.
 
     Examples:
         >>> from pathlib import Path
@@ -300,6 +302,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         ...     print(str(error).partition(":")[0])
         no_such_sweep
     """
+    if tracking_uri is not None:
+        named(tracking_uri)
     path = Path(name)
     if (path / "sweep.json").exists():
         results, name = path.resolve().parent, path.resolve().name
@@ -311,7 +315,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         if tracking_uri is None and "mlflow" not in folder.sinks:
             histories = list(journal.values())
         else:
-            histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, progress)
+            address = tracking_uri or of_folder(folder.uri, folder.path.parent)
+            histories = read_histories(address, folder.experiment, folder.path.name, progress)
     except ConfigError as error:
         if not journal:
             raise ConfigError("; ".join([str(error), *notes])) from error
@@ -376,8 +381,7 @@ def assemble(
     for history in histories:
         try:
             tree = _tree_of(history.config)
-            refuse_unpinned(tree, "config.yaml")
-            config = validate(ExperimentConfig, tree)
+            config = validate_stored(ExperimentConfig, tree, "config.yaml")
         except (HflrayError, yaml.YAMLError, json.JSONDecodeError) as error:
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")

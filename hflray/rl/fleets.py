@@ -27,7 +27,7 @@ from hflray.assignment import assigned, build_assigner
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows, db_rows, pad_edges, paper_rows
 from hflray.assignment.network import NetworkSpec
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem
-from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, validate
+from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, refuse_unpinned, validate_stored
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.study import MODEL_KB, sized_by_data
@@ -166,7 +166,9 @@ class FleetSpec:
         """
         tree: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         counts = {} if values["fleet"].get("name") == "table" else {"num_edges": values["num_edges"][1]}
-        tree["fleet"] = validate(FleetConfig, {**values["fleet"], **counts})
+        source = "the fleets' specification"
+        refuse_unpinned({"fleet": values["fleet"], "learning": {"teacher": {"name": tree.get("teacher")}}}, source)
+        tree["fleet"] = validate_stored(FleetConfig, {**values["fleet"], **counts}, source)
         return cls(**tree, base=given_fleet(tree["fleet"], values["seed"]))
 
     @property

@@ -67,6 +67,17 @@ def count_no_callbacks() -> None:
     usage.tag_callbacks = lambda callbacks: False
 
 
+def pass_no_keys() -> None:
+    """Let Tune give its trials no keys of AWS, for it writes them on the command line of each trial's process.
+
+    Every user of a machine can read command lines. A trial's process has the environment of its own node.
+    """
+    from ray.tune.execution import class_cache
+
+    passed: set[str] = getattr(class_cache, "ENV_VARS_TO_PROPAGATE", set())
+    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in passed if not name.startswith("AWS_")}
+
+
 def learner_module(algorithm: Any) -> Any:
     """Return the module that an RLlib algorithm trains in this process, which is read after every training step."""
     from ray.rllib.core import DEFAULT_MODULE_ID

@@ -26,7 +26,6 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +33,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.support import policies
+from hflray.support import modules, policies
 from hflray.support.checksum import digest
 from hflray.support.text import one_line
 
@@ -187,11 +186,15 @@ def adopt_own(sources: Iterable[Source], outside: Path) -> list[Source]:
 def own_text(source: Source, outside: Path) -> str | None:
     """Return what the file that a text was read from holds now; None: there is none, or it is not the user's own.
 
-    It is the user's own if its path is absolute, it is a file and no link, it belongs to this user (a module may belong
-    to root), and it does not lie in the folder `outside`, which may have come from a stranger.
+    It is the user's own if it is a file and no link, it belongs to this user (a module may belong to root), and it does
+    not lie in the folder `outside`, which may have come from a stranger. A file is looked for at the absolute path at
+    which it was read. A module is looked for where modules are installed, since the path that a stranger's folder tells
+    need not be where Python finds its name.
     """
-    path, owners = Path(source.path), {os.getuid(), os.getuid() if source.is_file else 0}
     try:
+        path, owners = Path(source.path), {os.getuid()}
+        if not source.is_file:
+            path, owners = modules.own(source.name, outside) or Path(), {os.getuid(), 0}
         state = path.lstat()
         if not path.is_absolute() or path.resolve().is_relative_to(outside.resolve()):
             return None
@@ -239,7 +242,7 @@ def refuse_change(source: Source) -> None:
     A file that is not there is no change: the text is at hand.
     """
     try:
-        now = _text_of(Path(source.path)) if source.is_file else _read_module(source.name).text
+        now = _text_of(Path(source.path)) if source.is_file else _read_module(source.name, modules.places()).text
     except (OSError, ConfigError):
         return
     if now != source.text:
@@ -349,6 +352,8 @@ def _other_text(now: Source, expected: str) -> str:
 
 
 def _text_of(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for ever
+        raise ConfigError(f"{path}: is no file; accepted: a file with Python's text; name another")
     with path.open("rb") as file:
         content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
@@ -371,22 +376,20 @@ def _read_file(reference: Reference, folder: Path | None) -> Source:
         raise ConfigError(f"{one_line(reference.place)}: cannot be read ({reason}); name another file") from error
 
 
-def _read_module(name: str) -> Source:
-    """Read the text of an installed module, which is not imported; its parent packages are."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception as error:  # a parent package is missing, or fails when it is imported
-        raise ConfigError(
-            f"module '{name}' cannot be imported ({reason(error)}); install or mend its package"
-        ) from error
-    if spec is None:
+def _read_module(name: str, places: Sequence[str] | None = None) -> Source:
+    """Read the text of an installed module, see `hflray.support.modules.find`. Raises ConfigError: there is none."""
+    specs = modules.find(name, places)
+    if not specs:
         raise ConfigError(
             f"there is no module '{name}'; install its package, or name a file as in {name}.py:Thing; correct it"
         )
-    path = Path(spec.origin or "")
+    path = Path(specs[-1].origin or "")
     if path.suffix != ".py":
-        raise ConfigError(f"module '{name}' has no Python text ({spec.origin}); name a class in a .py file")
-    return Source(name, _text_of(path), str(path))
+        raise ConfigError(f"module '{name}' has no Python text ({specs[-1].origin}); name a class in a .py file")
+    try:
+        return Source(name, _text_of(path), str(path))
+    except OSError as error:
+        raise ConfigError(f"module '{name}' cannot be read at {path} ({error.strerror}); name another") from error
 
 
 def _check(source: Source) -> None:
@@ -403,7 +406,7 @@ def _check(source: Source) -> None:
     folder = Path(source.path).parent
     for line, root in _roots(tree):
         beside = root == "" or (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
-        if beside and not (root and _is_installed(root)):
+        if beside and not (root and modules.is_installed(root)):
             raise ConfigError(
                 f"{source.name}:{line}: it imports {repr(root) if root else 'relatively'} from its own folder, and a "
                 "reference takes one file along; put that code into the file, or install it as a package"
@@ -418,16 +421,6 @@ def _roots(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, alias.name.partition(".")[0]
         elif isinstance(node, ast.ImportFrom):
             yield node.lineno, "" if node.level else (node.module or "").partition(".")[0]
-
-
-def _is_installed(root: str) -> bool:
-    """Return whether a module is found without the first entry of `sys.path`, which is the present folder."""
-    finders: list[Any] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
-    for finder in finders:
-        with suppress(Exception):
-            if finder.find_spec(root, None) is not None:
-                return True
-    return importlib.machinery.PathFinder.find_spec(root, sys.path[1:]) is not None
 
 
 class _Loader(importlib.abc.InspectLoader):

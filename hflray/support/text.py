@@ -10,6 +10,10 @@ import re
 
 # Control characters, lone surrogates, and the separators of lines and paragraphs: Unicode's Cc, Cs, Zl and Zp.
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
+# What an address holds before its host, also if a password has a slash in it; a port and an @ in the path are no user.
+_USER = re.compile(r"(?<=://)(?:[^/?#@\s:]*:(?!\d+[/?#])\S*@|[^/?#\s]*@)")
+_SECRET = r"[\w.-]*(?:pass|pwd|token|secret|credential|api_?key|access_?key|signature|odbc_connect)[\w.-]*"
+_QUERY = re.compile(rf"(?<=[?&;#])({_SECRET})=[^&;#\s'\"]*", re.IGNORECASE)
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -18,14 +22,33 @@ def breaks_lines(text: str) -> bool:
     return _BREAKING.search(text) is not None
 
 
+def shown_address(text: str) -> str:
+    """Return a text whose addresses, such as ``http://user:password@host``, lack the user, passwords and tokens."""
+    return _QUERY.sub(r"\1=…", _USER.sub("", text)) if "://" in text else text
+
+
+def holds_secret(address: str) -> bool:
+    """Return whether an address holds a password or a token, which nothing may store or show.
+
+    The name of a user alone is none, but for a server or a bucket, where it may be a token.
+    """
+    user = _USER.search(address)
+    named = user is not None and (":" in user[0] or address.startswith(("http", "s3:")))
+    return named or _QUERY.search(address) is not None
+
+
 def one_line(text: object) -> str:
-    """Return a text as one line for a terminal: characters that cannot be seen become Python's escapes."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
+    """Return a text as one line for a terminal: characters that cannot be seen become Python's escapes.
+
+    Addresses in it are as `shown_address` shows them.
+    """
+    shown = shown_address(str(text))
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown)
 
 
 def shorten(value: object) -> str:
     """Return a value as it stands in a message: one line of at most 80 characters, with quotes around a text."""
-    text = "null" if value is None else repr(value)
+    text = "null" if value is None else shown_address(repr(value))
     return one_line(text if len(text) <= 80 else f"{text[:77]}...")
 
 

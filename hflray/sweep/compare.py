@@ -27,6 +27,7 @@ from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
 from hflray.tracking import read_runs
+from hflray.tracking.addresses import of_folder
 from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
@@ -175,21 +176,23 @@ def _encode(value: str | list[str]) -> str:
     return quote(json.dumps(value, separators=(",", ":")))
 
 
-def show(sweep: str, results: Path, opens: bool = False) -> str | None:
+def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | None = None) -> str | None:
     """Print the closing table of a sweep and the addresses of its pages in MLflow.
 
     Args:
         sweep: the sweep's folder in the results, or its name for the latest sweep of that name.
         results: the folder of the results.
         opens: whether to open the sweep's charts in the browser as well (`open_charts`).
+        tracking_uri: the MLflow server; None: the one of the sweep.
 
     Returns:
         Why the charts could not be opened, or None.
 
     Raises:
-        HflrayError: there is no such sweep, or MLflow has none of its runs.
+        HflrayError: there is no such sweep, MLflow has none of its runs, or only the folder names MLflow's address.
     """
     folder = locate(results, sweep)
+    folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
     experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
     console = new_console()
     outcomes = [
@@ -213,9 +216,10 @@ def compare(
     opens: Annotated[
         bool, typer.Option("--open", help="Open the sweep's charts in the browser, if MLflow's server runs.")
     ] = False,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server; default: the one of the sweep.")] = None,
 ) -> None:
     """Print a sweep's closing table again, and the addresses of its runs in MLflow."""
-    problem = show(sweep, results, opens)
+    problem = show(sweep, results, opens, tracking_uri)
     if problem:
         raise HflrayError(f"--open: {problem}")
 

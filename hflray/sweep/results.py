@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from hflray.config import TrackingConfig, inputs_in, policies_in, references_in, refuse_unpinned, validate
+from hflray.config import TrackingConfig, inputs_in, policies_in, references_in, refuse_unpinned, validate_stored
 from hflray.errors import ConfigError, nearest
 from hflray.support import inputs, policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.references import SHOWN, Source
 from hflray.support.terminal.app import spoken
-from hflray.support.text import one_line
+from hflray.support.text import one_line, shown_address
 from hflray.sweep import SweepFile
 
 VERSION = 1
@@ -178,14 +178,17 @@ class SweepFolder:
                 raise ConfigError(
                     f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
                 )
-            refuse_unpinned(content["file"], path / FILE, sweep=True)
             refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
-            file = validate(SweepFile, content["file"])
+            file = validate_stored(SweepFile, content["file"], path / FILE)
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
             files = inputs.from_json(content.get("inputs", ()))
-            named = {"uri": content["uri"], "experiment": content["experiment"], "finished": content["finished"]}
+            named = {
+                "uri": shown_address(content["uri"]),
+                "experiment": content["experiment"],
+                "finished": content["finished"],
+            }
             started_ms = int(content.get("started_ms", 0))
             folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
             return replace(folder, inputs=files)
@@ -204,7 +207,9 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     tree = file.model_dump(mode="json", exclude_unset=True)
     names = [name for each in references_in(tree, sweep=True).values() for name in each]
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
-    return replace(folder, sources=references.sources_of(names), inputs=inputs.inputs_of(inputs_in(tree)))
+    return replace(
+        folder, sources=references.sources_of(names), inputs=inputs.inputs_of(name for _, name in inputs_in(tree))
+    )
 
 
 def changed_texts(before: SweepFolder, after: SweepFolder) -> str:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from hflray.config import ExperimentConfig, refuse_unpinned
-from hflray.errors import DamagedError
+from hflray.config import ExperimentConfig, validate_stored
+from hflray.errors import DamagedError, DataError
 from hflray.support.checkpoints import Checkpoints
 from hflray.tracking.journal import Journal, Tables
 from hflray.tracking.model import FinalModel
@@ -35,9 +35,18 @@ OLD = (("tables", None), ("timeline", None), ("model", None))  # those of a run 
 
 
 def load(config: ExperimentConfig) -> Dataset | None:
-    """Return the data set of a configuration. Raises DataError, ConfigError: see `hflray.data.load_dataset`."""
-    from hflray.data import load_dataset
+    """Return the data set of a configuration, which has come with a folder, so that nothing is downloaded for it.
 
+    Raises:
+        DataError, ConfigError: see `hflray.data.load_dataset`.
+    """
+    from hflray.data import load_dataset
+    from hflray.data.datasets import data_root, stored_at
+    from hflray.data.download import FOLDERS
+
+    name, root = config.data.name, data_root(config.data.root)
+    if name in FOLDERS and stored_at(name, root) is None:
+        raise DataError(f"data.name: {name} is not in {root}; get it with hflray data get {name}, or set data.root")
     return load_dataset(config.data.name, root=config.data.root, options=config.data.options)
 
 
@@ -86,8 +95,7 @@ class Artifacts:
         from hflray.models.problem import Problem  # torch takes a second to import
 
         tree = yaml.safe_load(run.artifacts.get("config.yaml", ""))
-        refuse_unpinned(tree, "config.yaml")
-        config = ExperimentConfig.model_validate(tree)
+        config = validate_stored(ExperimentConfig, tree, "config.yaml")
         dataset = self._dataset(config)
         return None if dataset is None else FinalModel(saved, dataset, Problem.of(dataset, config))
 

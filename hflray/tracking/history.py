@@ -11,6 +11,8 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.metrics import ROUND_OBJECTIVE
+from hflray.support.text import one_line
+from hflray.tracking.addresses import refuse_elsewhere
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.sink import reason
@@ -61,12 +63,17 @@ def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]
         query = f"tags.`hflray.sweep` = {quoted(sweep)}"
         runs = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
     except Exception as error:
-        raise ConfigError(f"MLflow at {uri} does not answer ({reason(error)}); start that server") from error
+        raise _away(uri, error) from error
     if stored is None or not runs:
         raise ConfigError(
-            f"MLflow at {uri} has no runs of {sweep}; send them with python -m hflray.tracking sync FOLDER"
+            f"MLflow at {one_line(uri)} has no runs of {one_line(sweep)}; send them with "
+            "python -m hflray.tracking sync FOLDER"
         )
     return client, str(stored.experiment_id), list(runs)
+
+
+def _away(uri: str, error: Exception) -> ConfigError:
+    return ConfigError(f"MLflow at {one_line(uri)} does not answer ({reason(error)}); start that server")
 
 
 @dataclass(frozen=True)
@@ -106,15 +113,17 @@ def read_histories(
         on_progress: called after each run with the number of runs read and their total.
 
     Raises:
-        ConfigError: the store does not answer, or has no runs of the sweep.
+        ConfigError: the store does not answer, has no runs of the sweep, or keeps their files elsewhere
+            (`hflray.tracking.addresses.refuse_elsewhere`).
     """
     client, _, runs = _runs_of(uri, experiment, sweep)
     histories = []
     for number, run in enumerate(runs, 1):
+        refuse_elsewhere(uri, run.info.artifact_uri)
         try:
             histories.append(_history(client, run))
         except Exception as error:
-            raise ConfigError(f"MLflow at {uri} does not answer ({reason(error)}); start that server") from error
+            raise _away(uri, error) from error
         on_progress(number, len(runs))
     return histories
 

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE
-from hflray.support.text import one_line
+from hflray.support.text import one_line, shown_address
+from hflray.tracking.addresses import ARTIFACTS, database_path, refuse_elsewhere, with_credentials
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
 
@@ -51,7 +52,7 @@ def client_of(uri: str) -> Any:
     # This comes after the import, which sets levels itself. They log tracebacks of errors that they also raise.
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return MlflowClient(tracking_uri=uri)
+    return MlflowClient(tracking_uri=with_credentials(uri))
 
 
 def database_uri(path: Path) -> str:
@@ -64,12 +65,6 @@ def database_uri(path: Path) -> str:
     if not set(text) & set("#%?"):
         return f"sqlite:///{text}"
     return "sqlite+pysqlite:///" + re.sub("[#%?]", lambda mark: quote(mark[0]), text)
-
-
-def database_path(uri: str) -> Path | None:
-    """Return the path of the SQLite file of a tracking URI; None: it has options, or is of another tracker."""
-    match = re.fullmatch(r"sqlite(?:\+pysqlite)?:///([^?]+)", uri)
-    return Path(unquote(match[1])) if match else None
 
 
 def quoted(text: str) -> str:
@@ -137,7 +132,7 @@ class MLflowSink(Sink):
     batch = 1000  # MLflow's limit
 
     def __init__(self, place: Place) -> None:
-        self.where = place.uri
+        self.where = shown_address(place.uri)
         self.experiment_id: str | None = None
         self.run_ids: dict[str, str] = {}
         self._place = place
@@ -146,14 +141,14 @@ class MLflowSink(Sink):
 
     def may_wait(self) -> bool:
         """Return whether the database is still to be made, which takes some CPU seconds, as MLflow's import does."""
-        path = database_path(self.where)
+        path = database_path(self._place.uri)
         return path is not None and not path.exists()
 
     def connect(self) -> None:
         """Find or create the experiment.
 
         Raises:
-            ConfigError: the experiment was deleted in MLflow.
+            ConfigError: the experiment was deleted in MLflow, or its files lie elsewhere (`refuse_elsewhere`).
             Exception: any error of MLflow, for example of a server that does not answer.
         """
         uri, experiment = self._place.uri, self._place.experiment
@@ -166,7 +161,7 @@ class MLflowSink(Sink):
         stored = client.get_experiment_by_name(experiment)
         if stored is None:
             # With SQLite, artifacts lie beside the database and not in the current folder.
-            beside = (self._place.folder.parent / "artifacts").resolve()
+            beside = (self._place.folder.parent / ARTIFACTS).resolve()
             local = beside.as_uri() if "%" in str(beside) else str(beside)  # MLflow decodes a path
             location = local if uri.startswith("sqlite") else None
             try:
@@ -180,6 +175,7 @@ class MLflowSink(Sink):
             raise ConfigError(
                 f"tracking.experiment: '{experiment}' was deleted in MLflow; restore it, or use another name"
             )
+        refuse_elsewhere(uri, stored.artifact_location, self._place.folder.parent)
         self._client, self.experiment_id = client, str(stored.experiment_id)
 
     def open(self, run: Run) -> int:
@@ -191,6 +187,7 @@ class MLflowSink(Sink):
         runs = client.search_runs([self.experiment_id], query)
         if runs:
             run_id = runs[0].info.run_id
+            refuse_elsewhere(self._place.uri, runs[0].info.artifact_uri, self._place.folder.parent)
             if runs[0].info.status == "FINISHED":  # this is set last, after all artifacts
                 self._ended.add(run.key)
             client.update_run(run_id, status="RUNNING")

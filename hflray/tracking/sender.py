@@ -25,9 +25,9 @@ from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.support.references import named
 from hflray.support.references import reason as own_reason
 from hflray.support.terminal.app import spoken
+from hflray.tracking.addresses import database_path
 from hflray.tracking.artifacts import OLD, Artifacts
 from hflray.tracking.journal import Journal, artifacts_of, ending_of, rounds_of, run_of
-from hflray.tracking.mlflow import database_path
 from hflray.tracking.sink import Round, Run, Sink, is_bug, opened, reason
 
 log = logging.getLogger(__name__)

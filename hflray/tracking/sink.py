@@ -22,6 +22,7 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.returned import Contract, described, is_ours
+from hflray.support.text import shown_address
 
 SETTING = "tracking.sinks"
 
@@ -235,4 +236,4 @@ def reason(error: Exception) -> str:
         return match[1].strip().lower()
     if "timed out" in text:
         return "no answer in time"
-    return text.splitlines()[0][:200]
+    return shown_address(text.splitlines()[0])[:200]

@@ -32,6 +32,7 @@ from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
 from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
+from hflray.tracking.addresses import DATABASE, of_folder
 from hflray.tracking.artifacts import KINDS, Artifacts, load
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import MLflowSink, database_uri
@@ -55,7 +56,7 @@ def _environment_text() -> str:
 
 def default_uri(results: Path) -> str:
     """Return the URI of a SQLite file in the results folder, which needs no server."""
-    return database_uri(results.resolve() / "mlflow.db")
+    return database_uri(results.resolve() / DATABASE)
 
 
 def titles(sinks: Sequence[str]) -> str:
@@ -378,19 +379,20 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         uri: MLflow's tracking URI; None stands for the URI to which the sweep was logged.
 
     Raises:
-        ConfigError: the folder holds no sweep, or a tracker cannot be opened.
+        ConfigError: the folder holds no sweep, only the folder names MLflow's address, or a tracker cannot be opened.
     """
+    outside = folder.resolve().parent
     try:
         sweep = checked(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
         sources = references.from_json(sweep.get("references", ()))
+        uri = of_folder(sweep["uri"], outside, uri)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
-    outside = folder.resolve().parent
     foreign = references.adopt_own(sources, outside)
     sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *sweep.get("sinks", ())])
-    tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
+    tracker = Tracker(uri, sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     return tracker.close()

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from hflray.tracking import Tracker
 
 QUICKSTART = CONFIGS / "quickstart.yaml"
+# Where a secret belongs that an option must not hold, because other users see options, and a sweep stores them.
+IN_AWS = "it holds a key; accepted: s3://bucket/folder, with keys in the environment (AWS_ACCESS_KEY_ID) or in ~/.aws"
+IN_RAY = "it holds a password; accepted: an address alone, with the token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
@@ -149,9 +152,10 @@ def command(
     from hflray.support.terminal.output import new_console, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table
-    from hflray.sweep.results import find, new_folder
+    from hflray.sweep.results import new_folder
     from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri, try_sinks
+    from hflray.tracking.addresses import refuse_secret
     from hflray.training.machine import available_cpus, keep_to
 
     console = new_console()
@@ -161,6 +165,8 @@ def command(
     if listing:
         _list(console)
         return
+    refuse_secret(storage or "", "--storage", IN_AWS)
+    refuse_secret(address or "", "--address", IN_RAY)
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
     if cpus is not None:
@@ -170,15 +176,11 @@ def command(
             )
         keep_to(cpus)
     if resume is not None:
-        if config or overrides or smoke_run or data_root or tracking_uri:
+        if config or overrides or smoke_run or data_root:
             raise ConfigError(
                 f"--resume {resume}: the saved sweep has all settings; leave out CONFIG, --set and the like"
             )
-        if storage is not None:
-            from hflray.tune.storage import fetch
-
-            fetch(storage, results, resume)
-        folder = find(results, resume)
+        folder = _saved(resume, results, tracking_uri, storage)
         folder.admit(trust)
         trials = expand(folder.file, numbered=not folder.started_ms)  # it is 0 in the folder of an older hflray
     else:
@@ -188,7 +190,7 @@ def command(
         file = with_absolute_paths(file)
         trials = expand(file)
         first = trials[0].config.tracking
-        uri = tracking_uri or first.uri or default_uri(results)
+        uri = refuse_secret(tracking_uri) if tracking_uri else first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
         folder.storage, folder.sinks = storage, first.sinks
     silent = quiet or (dry_run and not console.is_terminal)  # a file gets the list of trials alone
@@ -213,6 +215,8 @@ def command(
     if dry_run:
         console.print(estimate(folder.file, trials, checked, len(available_cpus())), markup=False, highlight=False)
         return
+    if resume is None:
+        _name(folder, results)
     if resume is None and not fresh:
         folder = _check_unfinished(folder, results)
     elif resume is not None and not quiet:
@@ -261,7 +265,9 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
         and sys.stdin.isatty()
         and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True)
     ):
-        return replace(previous, path=path.resolve(), finished=False)
+        previous = replace(previous, path=path.resolve(), finished=False)
+        _contact(previous, None, None)
+        return previous
     texts = changed_texts(previous, folder)
     state = f"with {f'another text of {texts}' if texts else 'other settings'} is unfinished"
     state = "is unfinished" if same else state
@@ -269,6 +275,48 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
         f"name: a sweep '{folder.file.name}' {state} ({path}); "
         f"continue it with --resume {path.name}, or begin anew with --fresh"
     )
+
+
+def _name(folder: SweepFolder, results: Path) -> None:
+    """Keep the addresses of a sweep that begins now among those that the user has named."""
+    from hflray.tracking import default_uri
+    from hflray.tracking.addresses import named
+
+    for address in (folder.uri, folder.storage):
+        if address is not None and address != default_uri(results):
+            named(address)
+
+
+def _saved(name: str, results: Path, tracking_uri: str | None, storage: str | None) -> SweepFolder:
+    """Return the sweep of ``--resume``, also one that only the storage has.
+
+    The storage's user has named what the storage says of the sweep, such as where it is logged.
+    """
+    from hflray.sweep.results import find
+    from hflray.tune.storage import fetch
+
+    stored = fetch(storage, results, name) if storage is not None else set()
+    folder = find(results, name)
+    if tracking_uri is None and folder.uri in stored and not folder.uri.startswith("sqlite"):
+        tracking_uri = folder.uri
+    _contact(folder, tracking_uri, storage)
+    return folder
+
+
+def _contact(folder: SweepFolder, tracking_uri: str | None, storage: str | None) -> None:
+    """Let a saved sweep contact the addresses that the user gives, or has named before.
+
+    Raises:
+        ConfigError: only its folder names an address.
+    """
+    from hflray.tracking.addresses import is_known, named, of_folder, unnamed
+
+    if tracking_uri is not None or "mlflow" in folder.sinks:
+        folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
+    if storage is not None:
+        folder.storage = named(storage)
+    elif folder.storage is not None and not is_known(folder.storage):
+        raise ConfigError(unnamed(folder.storage, "storage", "--storage"))
 
 
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:

@@ -22,7 +22,7 @@ from hflray.experiment.scenario import data_key
 from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import disk_failure, refuse_links
 from hflray.support.provenance import release
-from hflray.support.ray_private import count_no_callbacks, keep_no_rounds
+from hflray.support.ray_private import count_no_callbacks, keep_no_rounds, pass_no_keys
 from hflray.support.store import Store
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
@@ -217,6 +217,7 @@ def _fit(
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     keep_no_rounds()
+    pass_no_keys()
     file, outcomes = folder.file, callback.outcomes
     remaining = [t for t in trials if t.name not in outcomes or not outcomes[t.name].ended or outcomes[t.name].error]
     options = _tune_config(file, remaining, trials, journal)

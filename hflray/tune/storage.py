@@ -40,6 +40,7 @@ from typing import Any
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.files import write
 from hflray.support.store import Store, short
+from hflray.support.text import shown_address
 from hflray.sweep.results import FILE, IN_STORAGE, SweepFolder, is_called
 from hflray.tracking import Journal, default_uri
 
@@ -340,25 +341,32 @@ def check_storage(uri: str) -> None:
         ) from error
 
 
-def fetch(uri: str, results: Path, name: str) -> None:
+def fetch(uri: str, results: Path, name: str) -> set[str]:
     """Write ``sweep.json`` of the sweeps called `name` (or of the folder of that name) unless they are in `results`.
 
     Their journals follow when the sweep goes on, see `Storage.receive`.
 
+    Returns:
+        The tracking URIs that the storage has for these sweeps. The user has named the storage, and so these.
+
     Raises:
         ConfigError: the storage cannot be read or has no such sweep.
     """
-    store = Store(uri)
+    store, uris = Store(uri), set()
     try:
         folders = [folder for folder in store.names() if store.has(f"{folder}/{IN_STORAGE}/{FILE}")]
         matches = [folder for folder in folders if folder == name or is_called(Path(folder), name)]
         if not matches:
             raise ConfigError(f"--resume {name}: no such sweep in {uri}; available: {', '.join(folders) or 'none'}")
         for folder in matches:
+            content = store.read(f"{folder}/{IN_STORAGE}/{FILE}")
             if not (results / folder / FILE).exists():
-                _take(results / folder, store.read(f"{folder}/{IN_STORAGE}/{FILE}"))
+                _take(results / folder, content)
+            with suppress(ValueError, TypeError, KeyError):  # a damaged one is refused when it is taken
+                uris.add(shown_address(json.loads(content)["uri"]))
     except OSError as error:
         raise ConfigError(f"--storage: '{uri}' cannot be read ({short(error)})") from error
+    return uris
 
 
 def _take(folder: Path, content: bytes) -> None:

@@ -24,6 +24,7 @@ from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal
+from hflray.tracking.addresses import named
 from hflray.tune import cli
 from hflray.tune.callback import SweepCallback
 from tests.damage.cells import OPEN
@@ -168,7 +169,7 @@ def interrupted(_interrupted, monkeypatch) -> Interrupted:
     database = _interrupted.results / f"mlflow-{next(numbers)}.db"
     (_interrupted.results / "mlflow.db").rename(database)
     folder = SweepFolder.load(_interrupted.folder)
-    folder.uri = f"sqlite:///{database}"
+    folder.uri = named(f"sqlite:///{database}")
     folder.save()
     monkeypatch.chdir(_interrupted.place)
     return _interrupted

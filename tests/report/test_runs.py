@@ -15,7 +15,8 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.labels import describe
 from hflray.report.runs import Run, Sweep, assemble, read_sweep
-from hflray.tracking import History, Tables, Tracker
+from hflray.tracking import History, Tables, Tracker, default_uri
+from hflray.tracking.addresses import named
 from tests.conftest import small_config
 from tests.report import fabricated
 
@@ -63,6 +64,7 @@ def test_without_server_and_journal_the_error_has_one_line(results, tmp_path) ->
 def damage(results, place, change) -> tuple[str, Path]:
     """Copy the results and apply `change` to the first journal; return its run's name and its path."""
     shutil.copytree(results, place)
+    named(default_uri(results))
     path = sorted(place.glob("tiny-*/journal/*.jsonl"))[0]
     change(path)
     return path.stem, path
@@ -132,7 +134,7 @@ def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r")
     folder = next((tmp_path / "r").glob("tiny-*"))
     about = json.loads((folder / "sweep.json").read_text())
-    tracker = Tracker(f"sqlite:///{tmp_path}/r/mlflow.db", about["experiment"], folder.name, folder)
+    tracker = Tracker(named(f"sqlite:///{tmp_path}/r/mlflow.db"), about["experiment"], folder.name, folder)
     values = {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 1.0}
     for name in ("half", "broken", "none"):
         tracker.start(name, name, small_config("seed=7"), {})

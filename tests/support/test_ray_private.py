@@ -236,3 +236,14 @@ def test_log_lines_are_not_remembered() -> None:
 
 def test_a_manager_of_another_ray_is_left_as_it_is() -> None:
     drop_read(object())
+
+
+def test_tune_writes_no_keys_of_aws_on_the_command_lines_of_trials(monkeypatch) -> None:
+    """Every user of a machine can read them; `tests/tracking/test_addresses.py` looks at the lines of a sweep."""
+    from ray.tune.execution import class_cache
+
+    monkeypatch.setattr(class_cache, "ENV_VARS_TO_PROPAGATE", before := set(class_cache.ENV_VARS_TO_PROPAGATE))
+    for _ in range(2):
+        ray_private.pass_no_keys()
+        assert {name for name in before if "AWS" not in name} == class_cache.ENV_VARS_TO_PROPAGATE
+    assert "RAY_CHDIR_TO_TRIAL_DIR" in class_cache.ENV_VARS_TO_PROPAGATE

@@ -296,22 +296,72 @@ def test_a_module_whose_package_a_trials_machine_lacks_is_one_line_with_the_mach
     """The text that came along does not run, because the module may need the rest of its package."""
     pinned = references.pin("hflray_own.mine:Thing")
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(package.parent)])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "hflray_own"]:
-        monkeypatch.delitem(sys.modules, name)  # finding the module has imported its package
     message = refusal(references.load, pinned)
-    assert message.startswith(
-        f"on {platform.node()}, module 'hflray_own.mine' cannot be imported (ModuleNotFoundError: "
-    )
-    assert "install or mend its package" in message
+    assert message.startswith(f"on {platform.node()}, there is no module 'hflray_own.mine'; install its package")
 
 
 def test_modules_that_are_not_there_or_have_no_text(package):
     assert refusal(references.pin, "hflray_nothing:Thing").startswith(
         "there is no module 'hflray_nothing'; install its"
     )
-    assert "cannot be imported" in refusal(references.pin, "hflray_nothing.at_all:Thing")
+    assert "there is no module" in refusal(references.pin, "hflray_nothing.at_all:Thing")
+    assert "there is no module" in refusal(references.pin, "hflray_own.mine.inside:Thing")
     assert "has no Python text" in refusal(references.pin, "math:sqrt")
     assert issubclass(ConfigError, HflrayError)
+
+
+@pytest.mark.parametrize("kind", ["package", "namespace"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_module_is_found_and_read_without_importing_the_packages_around_it(tmp_path, monkeypatch, kind, depth):
+    """`importlib.util.find_spec` would import them, and a name may be a stranger's."""
+    parts = ["hflray_evil", "inner"][:depth]
+    for number in range(depth):
+        folder = tmp_path.joinpath(*parts[: number + 1])
+        folder.mkdir()
+        if kind == "package":
+            (folder / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    written(tmp_path.joinpath(*parts), TEXT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pinned = references.pin(f"{'.'.join(parts)}.mine:Thing")
+    assert pinned.endswith(hashlib.sha256(TEXT.encode()).hexdigest())
+    assert not [name for name in sys.modules if name.startswith("hflray_evil")]
+    assert not (tmp_path / "ran").exists()
+    assert references.load(pinned).__module__ == f"{'.'.join(parts)}.mine"  # the user's own name loads as ever
+    for name in [name for name in sys.modules if name.startswith("hflray_evil")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "way", ["in the results", "in the present folder", "beside an installed one", "a linked folder"]
+)
+def test_a_module_of_a_stranger_s_folder_is_not_the_user_s_own(tmp_path, monkeypatch, way):
+    """Its text may be that of any installed module, and the packages around it would run first."""
+    results, here = tmp_path / "hflray_results", tmp_path / "here"
+    for folder in (results / "evil", here / "evil", tmp_path / "installed" / "evil"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("raise SystemExit('ran')\n")
+        written(folder)
+    name, text, path = "evil.mine", TEXT, str(tmp_path / "installed" / "evil" / "mine.py")
+    rest = sys.path[1:]
+    if way == "in the results":
+        name, places = "hflray_results.evil.mine", ["/nothing", *rest, str(tmp_path)]
+    elif way == "in the present folder":
+        places = [str(here), "", *rest]
+        monkeypatch.chdir(here)
+    elif way == "beside an installed one":  # what Python would import is not what is installed
+        places = [str(here), *rest, str(tmp_path / "installed")]
+    else:  # the file lies elsewhere, and the package around it in the results
+        (results / "evil" / "way").symlink_to(tmp_path / "installed" / "evil")
+        name, places = "hflray_results.evil.way.mine", ["/nothing", *rest, str(tmp_path)]
+    monkeypatch.setattr(sys, "path", places)
+    source = references.Source(name, text, path)
+    assert references.own_text(source, results) is None
+    assert references.adopt_own([source], results) == [source]
+    if way == "in the present folder":
+        references.refuse_change(references.Source(name, "other", path))  # raises no error: it is not looked at
+    monkeypatch.setattr(sys, "path", ["/nothing", *rest, str(tmp_path / "installed")])
+    assert references.own_text(references.Source("evil.mine", TEXT, path), results) == TEXT
+    assert not [name for name in sys.modules if name.startswith(("evil", "hflray_results"))]
 
 
 def test_only_texts_of_the_user_s_own_files_are_adopted(tmp_path, monkeypatch) -> None:
@@ -332,7 +382,8 @@ def test_only_texts_of_the_user_s_own_files_are_adopted(tmp_path, monkeypatch) -
     assert list(references._sources.values()) == [own]
     assert references.own_text(others[2], results) == TEXT + "\n"
     assert references.own_text(own, place / "elsewhere") == TEXT
-    module = references.Source("mine", TEXT, own.path)
+    module = references.Source("mine", TEXT, "/on/another/machine/mine.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(place)])
     monkeypatch.setattr(os, "getuid", lambda: os.stat(own.path).st_uid + 1)
     references._sources.clear()
     assert references.adopt_own([own, module], results) == ([own] if os.stat(own.path).st_uid == 0 else [own, module])

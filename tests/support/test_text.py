@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.cbook import is_math_text
 
-from hflray.support.text import as_chart_text, as_file_stem, as_html, as_markdown_cell, breaks_lines, one_line
+from hflray.support.text import (
+    as_chart_text,
+    as_file_stem,
+    as_html,
+    as_markdown_cell,
+    breaks_lines,
+    holds_secret,
+    one_line,
+    shorten,
+    shown_address,
+)
 from tests.hostile import BREAKING, NAMES
 
 anything = st.text(st.characters(categories=None)) | st.sampled_from([*NAMES, *BREAKING])
@@ -60,3 +70,28 @@ def test_names_of_runs_keep_their_stems() -> None:
     for name in ("fashion-H10-l1-ikc-d3qn-s0", "H50-l1-d3qn_5_ms-s0-deployment_seed_0", "p.1"):
         assert as_file_stem(name) == name
     assert as_file_stem("seed=1") == "seed_1"
+
+
+@pytest.mark.parametrize(
+    "address, shown, secret",
+    [
+        ("http://me:pw@host:5000/x", "http://host:5000/x", True),
+        ("http://token@host", "http://host", True),
+        ("http://host:5000/x@y", "http://host:5000/x@y", False),
+        ("http://me:a/b?c#d@host/", "http://host/", True),
+        ("http://me:p@ss@host/x", "http://host/x", True),
+        ("postgresql://me@host/db", "postgresql://host/db", False),
+        ("mysql+pymysql://me:p%40@host/db?x=1&password=s", "mysql+pymysql://host/db?x=1&password=…", True),
+        ("s3://KEY:SECRET@bucket/x?region=eu", "s3://bucket/x?region=eu", True),
+        ("s3://bucket/x?endpoint_override=host", "s3://bucket/x?endpoint_override=host", False),
+        ("https://host/?token=abc&x=1", "https://host/?token=…&x=1", True),
+        ("mssql+pyodbc:///?odbc_connect=PWD%3Dx", "mssql+pyodbc:///?odbc_connect=…", True),
+        ("sqlite:////a:b@c/d.db", "sqlite:////a:b@c/d.db", False),
+        ("mine.py:Thing", "mine.py:Thing", False),
+    ],
+)  # fmt: skip
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str, secret: bool) -> None:
+    assert shown_address(address) == shown
+    assert holds_secret(address) == secret
+    assert one_line(f"{address} is away") == f"{shown} is away"
+    assert shorten([address]) == f"['{shown}']"

@@ -90,7 +90,7 @@ def test_a_model_needs_its_data_and_a_configuration_that_hflray_wrote(tmp_path, 
     monkeypatch.setattr("hflray.data.load_dataset", missing)
     with pytest.raises(DataError, match="no such file"):
         Artifacts(journal, str(tmp_path)).make(run, "model", None)
-    for text, error in (("model: {name: own.py:Net}", ConfigError), ("", ValueError), ("[", Exception)):
+    for text, error in (("model: {name: own.py:Net}", ConfigError), ("", ConfigError), ("[", Exception)):
         run.artifacts["config.yaml"] = text  # type: ignore[index]
         with pytest.raises(error):
             Artifacts(journal, str(tmp_path)).make(run, "model", None)

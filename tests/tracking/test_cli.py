@@ -56,7 +56,7 @@ def own_sweep(tmp_path: Path, place: Path) -> Path:
     folder.mkdir(parents=True)
     sink = own_sink(place, ROUNDS="rounds.nothing")
     assert not run_with(folder, sink).close()
-    sweep = {"uri": default_uri(tmp_path), "experiment": "tests", "sinks": [sink]}
+    sweep = {"uri": default_uri(folder.parent), "experiment": "tests", "sinks": [sink]}
     sweep["references"] = references.to_json(references.sources_of([sink]))
     (folder / "sweep.json").write_text(json.dumps(stamped(sweep | {"seal": "of an older hflray"})))
     references._sources.clear()

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from hflray.errors import HflrayError, WriteError
 from hflray.support.files import disk_failure
 from hflray.support.references import blame
+from hflray.support.text import shown_address
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # the context settings of every command
 WRITE_FAILED = 1  # the exit code if a file could not be written; the same command goes on when there is room
@@ -122,7 +123,7 @@ def _misused(error: Any, name: str) -> int:
 
 def _fail(lines: Sequence[str]) -> int:
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {shown_address(line)}", file=sys.stderr)
     return 2
 
 
