@@ -40,6 +40,14 @@ def cache_folder(name: str) -> Path:
     return folder
 
 
+def own_compiled_code() -> None:
+    """Let torch keep the code that it compiles in a cache folder, unless the user names another place.
+
+    It would make, and later load code from, a folder in ``/tmp`` that any user can make first.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+
+
 def cpu_model() -> str:
     """Return the name and instruction set of the CPU. Compiled code runs on every CPU with the same text."""
     lines = {platform.machine(), platform.processor()}

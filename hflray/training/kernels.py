@@ -6,7 +6,6 @@ bits, so it is part of the job that all backends share.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
@@ -20,7 +19,7 @@ from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
 from hflray.models import MiniCnn, build, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
-from hflray.support.cache import cache_folder
+from hflray.support.cache import own_compiled_code
 from hflray.training.fused import FusedKernel, is_fusible
 from hflray.training.layers import replace_layers, replaceable
 from hflray.training.native import NativeKernel
@@ -125,8 +124,8 @@ class ModuleKernel:
         # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
         # length would need its own compilation.
         self._compiled_length = batch_size if compiled else -1
-        if compiled:  # torch would load its code from a place in /tmp that any user can take first
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+        if compiled:
+            own_compiled_code()
         self._fast: Callable[[Tensor], Any] = torch.compile(module, dynamic=False) if compiled else module
 
     def load(self, vector: FloatVector) -> None:

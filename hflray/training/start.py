@@ -21,6 +21,7 @@ from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
+from hflray.support.cache import own_compiled_code
 from hflray.support.deadline import within
 from hflray.support.limits import check_address_space
 from hflray.support.private import private_folder, reachable
@@ -68,7 +69,7 @@ def _is_reachable(address: str | None) -> bool:
 
 
 def _refuse_another_users() -> None:
-    """Raise ConfigError if ``auto`` may lead to another user's Ray, which would get this user's token and run code here.
+    """Raise ConfigError if ``auto`` may lead to another user's Ray, which would get this user's token and run code.
 
     Ray takes any Ray that runs on this machine, or the address in a file of a folder that all users may write to.
     """
@@ -119,9 +120,10 @@ def start_ray(num_cpus: int | None = None) -> int:
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect, or tries for longer than `JOIN_S`.
             if isinstance(error, AuthenticationError) and not address:
+                named = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
                 raise ConfigError(
-                    f"RAY_AUTH_TOKEN_PATH: got '{os.environ.get('RAY_AUTH_TOKEN_PATH', '')}', where Ray finds no token; "
-                    "accepted: a file of yours with mode 600 that has one; unset it, and hflray makes one"
+                    f"RAY_AUTH_TOKEN_PATH: got '{named}', where Ray finds no token; accepted: a file of yours with "
+                    "mode 600 that has one; unset it, and hflray makes one"
                 ) from error
             token = "it wants its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
@@ -182,6 +184,7 @@ def start_local_ray(**options: Any) -> Any:
     # As a variable it holds for all that Ray and Tune put at predictable places, and for the processes that Ray starts.
     os.environ["RAY_TMPDIR"] = str(private_folder(ray_place()))
     private_folder()  # Ray's processes claim CPUs there, and an error would show late
+    own_compiled_code()
     make_token()
     with ray_private.keep_loopback():
         # Without "local", Ray would join any cluster that runs on this machine.
@@ -242,8 +245,8 @@ def _token_of(place: Path) -> str:
     if state.st_mode & 0o077:
         place.chmod(0o600)
         log.warning(
-            "%s: other users could read it (mode %o until now), so that this Ray takes another token; remove it for a new "
-            "one, unless a cluster uses it",
+            "%s: other users could read it (mode %o until now), so that this Ray takes another token; remove it for a "
+            "new one, unless a cluster uses it",
             place, stat.S_IMODE(state.st_mode),
         )  # fmt: skip
         return ""

@@ -10,12 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import ray
 from ray._private import ray_constants, services
@@ -301,56 +299,6 @@ def test_a_path_that_is_too_long_for_rays_sockets_names_the_variable(tmp_path, m
     reason = "another"
     with pytest.raises(OSError, match="another"):
         start.start_ray()
-
-
-SWEEP = """
-name: doors
-experiment:
-  max_rounds: 3
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 4}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2, autotune: false}
-tune: {cpus_per_trial: 2}
-"""
-
-
-def listeners(process: psutil.Process) -> set[tuple[str, str]]:
-    """Return the program and the address of each socket on which a process or one that it started listens."""
-    pairs = set()
-    with suppress(psutil.Error):
-        for member in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):  # it is just ending
-                name = member.name()
-                for entry in member.net_connections("tcp"):
-                    if entry.status == psutil.CONN_LISTEN:
-                        pairs.add((name, entry.laddr.ip.removeprefix("::ffff:")))  # an IPv4 address as IPv6
-    return pairs
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) -> None:
-    (tmp_path / "doors.yaml").write_text(SWEEP)
-    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    command = [sys.executable, "-m", "hflray.tune", "doors.yaml"]
-    with (tmp_path / "out.txt").open("w") as out:
-        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT)
-        heard: set[tuple[str, str]] = set()
-        deadline = time.monotonic() + 400
-        try:
-            while process.poll() is None and time.monotonic() < deadline:
-                heard |= listeners(psutil.Process(process.pid))
-                time.sleep(0.2)
-        finally:
-            process.kill()
-            process.wait()
-    assert process.returncode == 0, (tmp_path / "out.txt").read_text()
-    programs = {name for name, _ in heard}
-    assert {"gcs_server", "raylet"} <= programs
-    assert any(name.startswith("ray::") for name in programs)  # the trial and its actors
-    assert {address for _, address in heard} == {"127.0.0.1"}, sorted(heard)
 
 
 @pytest.mark.parametrize("cpus, expected", [((0,), 1), (tuple(range(os.cpu_count() or 1)), None)])

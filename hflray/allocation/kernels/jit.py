@@ -76,8 +76,8 @@ def _named_folder() -> Path:
         others = changeable(folder)
         if others:
             raise ConfigError(
-                f"NUMBA_CACHE_DIR: {folder} can be changed by {others}, and compiled code is loaded from it; accepted: a "
-                "folder that only you can write to; name another"
+                f"NUMBA_CACHE_DIR: {folder} can be changed by {others}, and compiled code is loaded from it; accepted: "
+                "a folder that only you can write to; name another"
             )
     return folder
 
