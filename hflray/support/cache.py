@@ -26,9 +26,9 @@ def cache_folder(name: str) -> Path:
     with contextlib.suppress(OSError):
         for place in (base, folder.parent, folder):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = changeable(folder)
-        if others:
-            log.warning("%s is not used: it can be changed by %s; a temporary cache takes its place", folder, others)
+        intruders = changeable(folder)
+        if intruders:
+            log.warning("%s is not used: it can be changed by %s; a temporary cache takes its place", folder, intruders)
         elif os.access(folder, os.W_OK):
             return folder
     try:

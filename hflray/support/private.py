@@ -70,10 +70,10 @@ def private_folder(base: str | Path | None = None) -> Path:
             folder.mkdir(mode=0o700)
     state = folder.lstat()
     problem = reachable(state) or ("" if stat.S_ISDIR(state.st_mode) else "is not a folder")
-    others = "" if problem else changeable(folder)
-    if problem or others:
+    intruders = "" if problem else changeable(folder)
+    if problem or intruders:
         raise ConfigError(
-            f"the temporary folder {folder} {problem or f'can be replaced by {others}'}; accepted: a folder of yours "
+            f"the temporary folder {folder} {problem or f'can be replaced by {intruders}'}; accepted: a folder of yours "
             "with mode 700; remove it, or set TMPDIR (or RAY_TMPDIR, where that is set) to another folder"
         )
     return folder

@@ -73,10 +73,10 @@ def _named_folder() -> Path:
     folder = Path(numba.config.CACHE_DIR)
     with suppress(OSError):  # Numba says which folder it cannot write
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = changeable(folder)
-        if others:
+        intruders = changeable(folder)
+        if intruders:
             raise ConfigError(
-                f"NUMBA_CACHE_DIR: {folder} can be changed by {others}, and compiled code is loaded from it; accepted: "
+                f"NUMBA_CACHE_DIR: {folder} can be changed by {intruders}, and compiled code is loaded from it; accepted: "
                 "a folder that only you can write to; name another"
             )
     return folder
