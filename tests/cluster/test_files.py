@@ -148,6 +148,8 @@ def allowed(policy: dict[str, Any], action: str, resource: str, context: dict[st
     """
 
     def holds(kind: str, key: str, value: str) -> bool:
+        if kind == "Null":
+            return (key not in context) == (value == "true")
         assert kind in ("StringEquals", "StringEqualsIfExists"), kind
         return context.get(key, value if kind.endswith("IfExists") else None) == value
 
