@@ -73,7 +73,7 @@ def private_folder(base: str | Path | None = None) -> Path:
     intruders = "" if problem else changeable(folder)
     if problem or intruders:
         raise ConfigError(
-            f"the temporary folder {folder} {problem or f'can be replaced by {intruders}'}; accepted: a folder of yours "
-            "with mode 700; remove it, or set TMPDIR (or RAY_TMPDIR, where that is set) to another folder"
+            f"the temporary folder {folder} {problem or f'can be replaced by {intruders}'}; accepted: a folder of "
+            "yours with mode 700; remove it, or set TMPDIR (or RAY_TMPDIR, where that is set) to another folder"
         )
     return folder

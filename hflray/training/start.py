@@ -53,6 +53,16 @@ def ray_place() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
 
 
+def temporary_folder() -> Path:
+    """Make and return the folder below which a Ray of ours keeps its sessions; make also that of claimed CPUs.
+
+    Raises:
+        ConfigError: other users can reach one of them.
+    """
+    private_folder()
+    return private_folder(ray_place())
+
+
 def last_line(error: Exception) -> str:
     """Return the error line of a traceback that is given as text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -182,8 +192,7 @@ def start_local_ray(**options: Any) -> Any:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     # As a variable it holds for all that Ray and Tune put at predictable places, and for the processes that Ray starts.
-    os.environ["RAY_TMPDIR"] = str(private_folder(ray_place()))
-    private_folder()  # Ray's processes claim CPUs there, and an error would show late
+    os.environ["RAY_TMPDIR"] = str(temporary_folder())
     own_compiled_code()
     make_token()
     with ray_private.keep_loopback():

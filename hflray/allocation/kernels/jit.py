@@ -76,8 +76,8 @@ def _named_folder() -> Path:
         intruders = changeable(folder)
         if intruders:
             raise ConfigError(
-                f"NUMBA_CACHE_DIR: {folder} can be changed by {intruders}, and compiled code is loaded from it; accepted: "
-                "a folder that only you can write to; name another"
+                f"NUMBA_CACHE_DIR: {folder} can be changed by {intruders}, and compiled code is loaded from it; "
+                "accepted: a folder that only you can write to; name another"
             )
     return folder
 
