@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hflray.support.cache import cache_folder, cpu_model
+from hflray.support.cache import cache_folder, cpu_model, own_compiled_code
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
@@ -67,6 +67,17 @@ def test_a_cache_is_closed_to_others_whatever_the_umask(monkeypatch, tmp_path) -
         os.umask(before)
     assert folder == tmp_path / "cache" / "hflray" / "x"
     assert [place.stat().st_mode & 0o777 for place in (folder, folder.parent, tmp_path / "cache")] == [0o700] * 3
+
+
+def test_torch_keeps_compiled_code_where_no_other_user_can_put_some(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    own_compiled_code()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "hflray" / "compiled")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
+    own_compiled_code()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/mine"
 
 
 def test_the_cpu_has_a_name() -> None:
