@@ -108,6 +108,13 @@ def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
                 print(f"{name}: the image is {value} now; to pin it, put this as ImageId")
             except ClientError:
                 yield f"{setting}.ImageId: {region} does not know '{parameter}'; give an ami-… of Debian 12"
+    profile = cluster["available_node_types"][cluster["head_node_type"]]["node_config"].get("IamInstanceProfile", {})
+    clusters = set(_clusters_of(iam, profile.get("Name", "")))
+    if clusters and cluster["cluster_name"] not in clusters:
+        yield (
+            f"cluster_name: the head's role may start machines of '{', '.join(sorted(clusters))}' only, and not of "
+            f"'{cluster['cluster_name']}'; deploy cluster/aws-account.yaml with ClusterName={cluster['cluster_name']}"
+        )
     group = provider.get("security_group", {}).get("GroupName")
     groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [group or ""]}])["SecurityGroups"]
     if not groups:
@@ -116,6 +123,19 @@ def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
         error = error_of(session.client("s3").head_bucket, Bucket=bucket)
         if error and bucket != PLACEHOLDER:
             yield f"setup_commands: bucket '{bucket}' cannot be reached ({error.response['Error']['Code']}); {TEMPLATE}"
+
+
+def _clusters_of(iam: Any, profile: str) -> Iterator[str]:
+    """Yield the names of the clusters whose machines the roles of an instance profile may start."""
+    from botocore.exceptions import ClientError
+
+    try:
+        for role in iam.get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]:
+            for policy in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]:
+                document = str(iam.get_role_policy(RoleName=role["RoleName"], PolicyName=policy)["PolicyDocument"])
+                yield from re.findall(r"RequestTag/ray-cluster-name['\"]: *['\"]([^'\"]+)", document)
+    except ClientError:  # there is none, or it may not be read
+        return
 
 
 def main(arguments: list[str]) -> int:

@@ -51,5 +51,11 @@ cat >"$HOME/.hflray_env" <<ENV
 export PATH="$venv/bin:\$PATH" PYTHONPATH="$here"
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 export HFLRAY_STORAGE="${HFLRAY_STORAGE:-}"
+# Ray makes its folder of sockets, logs and staged files writable for every user of the machine, so it lies in a closed one.
+export RAY_TMPDIR="/tmp/hflray-$(id -un)"  # the same on all nodes, because workers take the head's
+[ -d "\$RAY_TMPDIR" ] || mkdir -m 700 "\$RAY_TMPDIR"
+if [ ! -O "\$RAY_TMPDIR" ] || [ -L "\$RAY_TMPDIR" ] || [ "\$(stat -c %a "\$RAY_TMPDIR")" != 700 ]; then
+  ray() { echo "error: \$RAY_TMPDIR is not a folder of yours with mode 700; remove it" >&2; return 2; }
+fi
 ENV
 grep -qs hflray_env "$HOME/.bashrc" || echo '[ -f ~/.hflray_env ] && . ~/.hflray_env' >>"$HOME/.bashrc"

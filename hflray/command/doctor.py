@@ -161,14 +161,15 @@ def unwritable(folder: Path) -> str:
 
 def ray() -> Check:
     """Start Ray, or join the cluster at $RAY_ADDRESS."""
-    from hflray.training.start import last_line, start_ray
+    from hflray.training.start import last_line, ray_place, start_ray
 
     address, began = os.environ.get("RAY_ADDRESS"), time.monotonic()
     where = f"the cluster at {address}" if address else "this machine"
     try:
         cpus = start_ray()
     except (HflrayError, OSError, RuntimeError, ValueError) as error:
-        fix = "see ~/ray or /tmp/ray/session_latest/logs, and end other Ray processes of yours (ray stop)"
+        logs = ray_place() / "ray" / "session_latest" / "logs"
+        fix = f"see {logs}, and end other Ray processes of yours (ray stop)"
         yield Finding("Ray", f"does not start on {where}", last_line(error), fix, True)
         return
     yield Finding("Ray", f"starts on {where} with {cpus} CPUs in {time.monotonic() - began:.1f} s")

@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
-import stat
 import tempfile
 from pathlib import Path
+
+from hflray.errors import ConfigError
+from hflray.support.private import changeable, private_folder
+
+log = logging.getLogger(__name__)
 
 
 def cache_folder(name: str) -> Path:
     """Make and return ``$XDG_CACHE_HOME/hflray/<name>`` or ``~/.cache/hflray/<name>``.
 
-    If it cannot be made or written, a temporary folder takes its place. Compiled code is loaded from a cache, so that
-    folder must be closed to other users.
+    If it cannot be made or written, or others can change what is in it, a temporary folder takes its place: compiled
+    code is loaded from a cache.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "hflray" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "hflray" / name
+    with contextlib.suppress(OSError):
+        for place in (base, folder.parent, folder):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        intruders = changeable(folder)
+        if intruders:
+            log.warning("%s is not used: it can be changed by %s; a temporary cache takes its place", folder, intruders)
+        elif os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
-    private = Path(tempfile.gettempdir()) / f"hflray-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        private.mkdir(mode=0o700)
-    state = private.lstat()
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
-        private = Path(tempfile.mkdtemp(prefix="hflray-"))  # another user has made it, or may write into it
+    try:
+        private = private_folder()
+    except ConfigError:
+        private = Path(tempfile.mkdtemp(prefix="hflray-"))
     folder = private / name
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def own_compiled_code() -> None:
+    """Let torch keep the code that it compiles in a cache folder, unless the user names another place.
+
+    It would make, and later load code from, a folder in ``/tmp`` that any user can make first.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
 
 
 def cpu_model() -> str:

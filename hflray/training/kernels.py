@@ -19,6 +19,7 @@ from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
 from hflray.models import MiniCnn, build, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
+from hflray.support.cache import own_compiled_code
 from hflray.training.fused import FusedKernel, is_fusible
 from hflray.training.layers import replace_layers, replaceable
 from hflray.training.native import NativeKernel
@@ -123,6 +124,8 @@ class ModuleKernel:
         # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
         # length would need its own compilation.
         self._compiled_length = batch_size if compiled else -1
+        if compiled:
+            own_compiled_code()
         self._fast: Callable[[Tensor], Any] = torch.compile(module, dynamic=False) if compiled else module
 
     def load(self, vector: FloatVector) -> None:

@@ -6,11 +6,11 @@ import contextlib
 import ctypes
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 
 from hflray.errors import ConfigError
+from hflray.support.private import private_folder
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 HEAP_KEEPS_BYTES = 512 * 2**20
@@ -100,7 +100,7 @@ class CpuClaim:
             return
         import fcntl
 
-        folder = Path(tempfile.gettempdir()) / f"hflray-cpus-{os.getuid()}"
+        folder = private_folder() / "hflray-cpus"
         folder.mkdir(mode=0o700, exist_ok=True)
         for cpu in available_cpus():
             self._file = os.open(folder / str(cpu), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

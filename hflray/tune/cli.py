@@ -157,6 +157,7 @@ def command(
     from hflray.tracking import default_uri, try_sinks
     from hflray.tracking.addresses import refuse_secret
     from hflray.training.machine import available_cpus, keep_to
+    from hflray.training.start import temporary_folder
 
     console = new_console()
     show_log(console)
@@ -175,6 +176,8 @@ def command(
                 f"--cpus: got {cpus} with the cluster at {cluster}, whose nodes have their own; leave it out"
             )
         keep_to(cpus)
+    if not os.environ.get("RAY_ADDRESS"):
+        temporary_folder()  # before anything is measured
     if resume is not None:
         if config or overrides or smoke_run or data_root:
             raise ConfigError(

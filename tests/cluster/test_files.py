@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -138,6 +140,135 @@ def test_head_and_spot_workers_are_launched_as_written(account) -> None:
     assert [r["CidrIp"] for rule in rules for r in rule["IpRanges"]] == ["203.0.113.7/32"]
 
 
+def allowed(policy: dict[str, Any], action: str, resource: str, context: dict[str, str]) -> bool:
+    """Return whether a policy without Deny allows a request, by the rules of IAM for the conditions that ours has.
+
+    moto compares the action of a request only, and neither its resource nor its conditions; botocore has AWS's own
+    simulator, which needs an account.
+    """
+
+    def holds(kind: str, key: str, value: str) -> bool:
+        if kind == "Null":
+            return (key not in context) == (value == "true")
+        assert kind in ("StringEquals", "StringEqualsIfExists"), kind
+        return context.get(key, value if kind.endswith("IfExists") else None) == value
+
+    def lists(value: str | list[str]) -> list[str]:
+        return [value] if isinstance(value, str) else value
+
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        conditions = statement.get("Condition", {}).items()
+        if (
+            any(fnmatchcase(action, pattern) for pattern in lists(statement["Action"]))
+            and any(fnmatchcase(resource, pattern) for pattern in lists(statement["Resource"]))
+            and all(holds(kind, *pair) for kind, pairs in conditions for pair in pairs.items())
+        ):
+            return True
+    return False
+
+
+EC2 = "arn:aws:ec2:us-west-2:123456789012:"
+MACHINE = f"{EC2}instance/i-1"
+
+
+def head_policy(account: Any) -> dict[str, Any]:
+    iam = account.client("iam", region_name="us-west-2")
+    document = iam.get_role_policy(RoleName="hflray-head", PolicyName="start-and-end-workers")["PolicyDocument"]
+    return ast.literal_eval(document)  # moto gives what Python prints of it
+
+
+def tagged(tags: list[dict[str, str]], where: str) -> dict[str, str]:
+    return {f"aws:{where}Tag/{tag['Key']}": tag["Value"] for tag in tags}
+
+
+def requests_of(operation: str, parameters: dict[str, Any], tags_of: Any) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield what EC2 asks IAM for a call, by AWS's service authorization reference: action, resource and context."""
+    action = f"ec2:{operation}"
+    if operation == "RunInstances":
+        asked = [tag for spec in parameters["TagSpecifications"] for tag in spec["Tags"]]
+        assert [spec["ResourceType"] for spec in parameters["TagSpecifications"]] == ["instance"]
+        yield action, f"{EC2}instance/*", tagged(asked, "Request")
+        yield "ec2:CreateTags", f"{EC2}instance/*", tagged(asked, "Request") | {"ec2:CreateAction": "RunInstances"}
+        yield action, f"arn:aws:ec2:us-west-2::image/{parameters['ImageId']}", {}
+        for kind in ("subnet", "security-group", "network-interface", "volume", "key-pair", "spot-instances-request"):
+            yield action, f"{EC2}{kind}/x", {}
+    elif operation in ("CreateTags", "TerminateInstances", "StopInstances", "StartInstances"):
+        asked = tagged(parameters.get("Tags", []), "Request")
+        for machine in parameters.get("Resources") or parameters["InstanceIds"]:
+            yield action, f"{EC2}instance/{machine}", asked | tagged(tags_of(machine), "Resource")
+    else:
+        yield action, "*", {}
+
+
+def test_the_heads_role_allows_each_call_of_rays_autoscaler(account, monkeypatch) -> None:
+    """Also those of a new head, which finds the workers of a lost one by the tag of the cluster, and ends them."""
+    import botocore.client
+    from ray.autoscaler._private import commands
+    from ray.autoscaler._private.providers import _get_node_provider
+
+    config, policy = commands._bootstrap_config(shipped(), no_config_cache=True), head_policy(account)
+    ec2, calls, original = account.client("ec2", region_name="us-west-2"), [], botocore.client.BaseClient._make_api_call
+
+    def tags_of(machine: str) -> list[dict[str, str]]:
+        (reservation,) = original(ec2, "DescribeInstances", {"InstanceIds": [machine]})["Reservations"]
+        return reservation["Instances"][0]["Tags"]
+
+    def call(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        calls.append(operation)
+        assert client.meta.service_model.service_name == "ec2"
+        for request in requests_of(operation, parameters, tags_of):
+            assert allowed(policy, *request), request
+        return original(client, operation, parameters)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    node = config["available_node_types"]["worker_spot"]["node_config"]
+    assert node["IamInstanceProfile"]["Name"] == "hflray-worker"  # the only one that the head may give
+    first = _get_node_provider(config["provider"], config["cluster_name"])
+    for _ in range(2):  # moto makes one spot machine at a time
+        first.create_node(dict(node), {"ray-node-type": "worker", "ray-node-status": "uninitialized"}, 1)
+    second = _get_node_provider(config["provider"], config["cluster_name"], use_cache=False)
+    workers = second.non_terminated_nodes({"ray-node-type": "worker"})
+    assert len(workers) == 2
+    second.set_node_tags(workers[0], {"ray-node-status": "up-to-date", "ray-runtime-config": "x"})
+    second.terminate_node(workers[0])
+    second.terminate_nodes(workers[1:])
+    assert second.non_terminated_nodes({}) == []
+    assert {"RunInstances", "CreateTags", "TerminateInstances", "DescribeInstances"} <= set(calls)
+
+
+OURS, THEIRS = ({"aws:ResourceTag/ray-cluster-name": name} for name in ("hflray", "another"))
+CREATION = {"ec2:CreateAction": "RunInstances", "aws:RequestTag/ray-cluster-name": "hflray"}
+WORKER, HEAD = (f"arn:aws:iam::123456789012:role/hflray-{name}" for name in ("worker", "head"))
+TO_EC2 = {"iam:PassedToService": "ec2.amazonaws.com"}
+REQUESTS = [
+    ("ec2:TerminateInstances", MACHINE, OURS, True),
+    *[(f"ec2:{verb}Instances", MACHINE, c, False) for verb in ("Terminate", "Stop", "Start") for c in (THEIRS, {})],
+    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-node-status": "x"}, True),
+    ("ec2:CreateTags", MACHINE, {"aws:RequestTag/ray-cluster-name": "hflray"}, False),  # to end it next
+    ("ec2:CreateTags", MACHINE, THEIRS | {"aws:RequestTag/ray-cluster-name": "hflray"}, False),
+    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-cluster-name": "another"}, False),
+    ("ec2:CreateTags", MACHINE, CREATION, True),
+    ("ec2:CreateTags", MACHINE, CREATION | {"aws:RequestTag/ray-cluster-name": "another"}, False),
+    ("ec2:CreateTags", MACHINE, {"ec2:CreateAction": "RunInstances"}, False),
+    ("ec2:CreateTags", f"{EC2}volume/vol-1", OURS | CREATION, False),
+    ("ec2:RunInstances", MACHINE, {"aws:RequestTag/ray-cluster-name": "another"}, False),
+    ("ec2:RunInstances", MACHINE, {}, False),
+    ("ec2:DeleteTags", MACHINE, OURS, False),
+    ("iam:PassRole", WORKER, TO_EC2, True),
+    ("iam:PassRole", WORKER, {"iam:PassedToService": "lambda.amazonaws.com"}, False),
+    ("iam:PassRole", HEAD, TO_EC2, False),
+    ("ssm:GetParameters", "arn:aws:ssm:us-west-2::parameter/aws/service/debian/release/12/latest/amd64", {}, True),
+    ("ssm:GetParameters", "arn:aws:ssm:us-west-2:123456789012:parameter/password", {}, False),
+]
+
+
+def test_the_heads_role_reaches_no_machine_of_others(account) -> None:
+    policy = head_policy(account)
+    answers = [(*request, allowed(policy, *request)) for *request, _ in REQUESTS]
+    assert answers == REQUESTS
+
+
 def ready_cluster(account: Any) -> dict[str, Any]:
     """Return the shipped file with this account's bucket, and an image that moto has instead of Debian's."""
     cluster = shipped()
@@ -171,6 +302,11 @@ def test_a_ready_account_has_no_problems(account) -> None:
             ("provider", "security_group", "GroupName"),
             "elsewhere",
             "there is no 'elsewhere', and Ray would make one open",
+        ),
+        (
+            ("cluster_name",),
+            "second",
+            "the head's role may start machines of 'hflray' only, and not of 'second'; deploy cluster/aws-account.yaml",
         ),
         (("setup_commands",), ["HFLRAY_STORAGE=s3://not-mine/x"], "bucket 'not-mine' cannot be reached (404)"),
         (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
@@ -56,3 +58,26 @@ def test_the_account_template_closes_the_bucket_and_opens_one_port() -> None:
     block = "{BlockPublicAcls: true, BlockPublicPolicy: true, IgnorePublicAcls: true, RestrictPublicBuckets: true}"
     assert block in text  # moto does not support this property, so the text is compared
     assert re.findall(r"FromPort: (\d+), ToPort: (\d+), CidrIp: (\S+) ", text) == [("22", "22", "!Ref")]
+
+
+@pytest.mark.parametrize("trap", ["", "0755", "a link"])
+def test_a_node_starts_ray_only_below_a_folder_of_its_user_alone(tmp_path: Path, trap: str) -> None:
+    """Other users of a machine could otherwise stage files for Ray, or connect to its sockets."""
+    text = (CLUSTER / "setup_node.sh").read_text()
+    (lines,) = re.findall(r"^export RAY_TMPDIR=.*?^fi$", text, re.MULTILINE | re.DOTALL)
+    lines = lines.replace("\\$", "$").replace("/tmp/", f"{tmp_path}/")
+    folder = tmp_path / f"hflray-{subprocess.check_output(['id', '-un'], text=True).strip()}"
+    if trap == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif trap:
+        folder.mkdir()
+        folder.chmod(int(trap, 8))
+    script = f"set -euo pipefail\nray() {{ echo started; }}\n{lines}\n{lines}\nray start"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    if trap:
+        assert done.returncode == 2
+        assert done.stderr == f"error: {folder} is not a folder of yours with mode 700; remove it\n"
+    else:
+        assert done.stdout == "started\n"
+        assert folder.stat().st_mode & 0o7777 == 0o700

@@ -10,12 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import ray
 from ray._private import ray_constants, services
@@ -74,10 +72,7 @@ def test_processes_that_start_together_have_one_token_which_only_their_user_can_
     assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/root/mine"}],
-)
+@pytest.mark.parametrize("settings", [{"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/root/mine"}])
 def test_a_setting_of_the_users_is_respected(tmp_path, monkeypatch, settings: dict[str, str]) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     assert run(TOKEN, HOME=str(tmp_path), **settings) == f"None None {settings.get('RAY_AUTH_TOKEN')}"
@@ -89,6 +84,68 @@ def test_a_home_that_cannot_be_written_costs_nothing_but_the_file(tmp_path, monk
     *nothing, token = run(TOKEN, HOME=str(tmp_path)).split()
     assert nothing == ["None", "None"]
     assert len(token) == 64
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """Return a new home without a token, and put the environment back after the test."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o666])
+def test_a_token_that_others_could_read_is_closed_to_them_and_not_used(home, monkeypatch, caplog, named, mode) -> None:
+    place = home / "mine" if named else home / ".ray" / "auth_token"
+    if named:
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(place))
+    place.write_text("a token\n")
+    place.chmod(mode)
+    start.make_token()
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert (os.environ["RAY_AUTH_TOKEN"] == "a token") == (mode == 0o600)
+    assert place.read_text() == "a token\n"  # a cluster may use it
+    said = [f"{place}: other users could read it (mode {mode:o} until now)" in line for line in caplog.messages]
+    assert said == [True] * (mode != 0o600)
+
+
+@pytest.mark.parametrize("trap", ["is a link", "is no file", "is empty", "belongs to another user"])
+def test_a_token_file_that_may_be_another_users_is_refused_in_one_line(home, monkeypatch, trap: str) -> None:
+    place = home / ".ray" / "auth_token"
+    place.touch(0o600)
+    if trap == "is a link":
+        place.rename(home / "elsewhere").write_text("a token")
+        place.symlink_to(home / "elsewhere")
+    elif trap == "is no file":
+        place.unlink()
+        os.mkfifo(place, 0o600)
+    elif trap == "belongs to another user":
+        place.write_text("a token")
+        uid = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: uid)
+    with pytest.raises(ConfigError, match=rf"^{place} {trap}.*; accepted: a file of yours with mode 600; remove it"):
+        start.make_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_auto_leads_to_no_ray_of_another_user(monkeypatch, tmp_path) -> None:
+    """It would get the token, and what it answers is run."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("it was joined"))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
+    uid = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    if uid == 1:
+        os.chown(tmp_path / "ray" / "ray_current_cluster", 2, 2)
+    with pytest.raises(ConfigError, match=r"^RAY_ADDRESS: 'auto' may lead to the Ray of another user .*host:port"):
+        start.start_ray()
 
 
 GUARDED = """
@@ -113,9 +170,11 @@ print(ray.get(Actor.remote().answer.remote()))
 """
 
 
-def test_a_ray_of_ours_lets_in_only_who_has_the_token(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("mode", [None, "disabled"])
+def test_a_ray_of_ours_lets_in_only_who_has_the_token(tmp_path, monkeypatch, mode: str | None) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    assert run(GUARDED, HOME=str(tmp_path)).splitlines() == ["1 False", "nothing True", "token"]
+    env = {} if mode is None else {"RAY_AUTH_MODE": mode}
+    assert run(GUARDED, HOME=str(tmp_path), **env).splitlines() == ["1 False", "nothing True", "token"]
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -240,56 +299,6 @@ def test_a_path_that_is_too_long_for_rays_sockets_names_the_variable(tmp_path, m
     reason = "another"
     with pytest.raises(OSError, match="another"):
         start.start_ray()
-
-
-SWEEP = """
-name: doors
-experiment:
-  max_rounds: 3
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 4}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2, autotune: false}
-tune: {cpus_per_trial: 2}
-"""
-
-
-def listeners(process: psutil.Process) -> set[tuple[str, str]]:
-    """Return the program and the address of each socket on which a process or one that it started listens."""
-    pairs = set()
-    with suppress(psutil.Error):
-        for member in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):  # it is just ending
-                name = member.name()
-                for entry in member.net_connections("tcp"):
-                    if entry.status == psutil.CONN_LISTEN:
-                        pairs.add((name, entry.laddr.ip.removeprefix("::ffff:")))  # an IPv4 address as IPv6
-    return pairs
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) -> None:
-    (tmp_path / "doors.yaml").write_text(SWEEP)
-    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    command = [sys.executable, "-m", "hflray.tune", "doors.yaml"]
-    with (tmp_path / "out.txt").open("w") as out:
-        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT)
-        heard: set[tuple[str, str]] = set()
-        deadline = time.monotonic() + 400
-        try:
-            while process.poll() is None and time.monotonic() < deadline:
-                heard |= listeners(psutil.Process(process.pid))
-                time.sleep(0.2)
-        finally:
-            process.kill()
-            process.wait()
-    assert process.returncode == 0, (tmp_path / "out.txt").read_text()
-    programs = {name for name, _ in heard}
-    assert {"gcs_server", "raylet"} <= programs
-    assert any(name.startswith("ray::") for name in programs)  # the trial and its actors
-    assert {address for _, address in heard} == {"127.0.0.1"}, sorted(heard)
 
 
 @pytest.mark.parametrize("cpus, expected", [((0,), 1), (tuple(range(os.cpu_count() or 1)), None)])

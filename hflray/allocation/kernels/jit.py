@@ -22,7 +22,9 @@ from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 from numba.extending import register_jitable
 
+from hflray.errors import ConfigError
 from hflray.support.cache import cache_folder
+from hflray.support.private import changeable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -57,12 +59,27 @@ def _compiled(function: Function, fastmath: Any) -> Function:
         folder = cache._cache_path
         if numba.config.CACHE_DIR:  # Numba would name it by the file's path, so that a new checkout would compile anew
             part = Path(function.__code__.co_filename).parent.relative_to(PACKAGE)
-            folder = str(Path(numba.config.CACHE_DIR) / f"hflray-{_sources()[:DIGITS]}" / part)
+            folder = str(_named_folder() / f"hflray-{_sources()[:DIGITS]}" / part)
             cache._cache_path = cache._impl.locator._cache_path = folder
         # Numba's own stamp is that of the kernel's file. It would keep code inlined from another file that has changed.
         cache._cache_file = _Index(folder, cache._impl.filename_base, (_sources(), 0))
     result: Function = compiled
     return result
+
+
+@cache
+def _named_folder() -> Path:
+    """Return the folder ``NUMBA_CACHE_DIR``, whose files run as code; raise ConfigError if others can change it."""
+    folder = Path(numba.config.CACHE_DIR)
+    with suppress(OSError):  # Numba says which folder it cannot write
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        intruders = changeable(folder)
+        if intruders:
+            raise ConfigError(
+                f"NUMBA_CACHE_DIR: {folder} can be changed by {intruders}, and compiled code is loaded from it; "
+                "accepted: a folder that only you can write to; name another"
+            )
+    return folder
 
 
 class _Index(IndexDataCacheFile):  # type: ignore[misc]

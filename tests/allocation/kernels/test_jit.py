@@ -68,6 +68,14 @@ def test_processes_that_start_together_compile_once(tmp_path) -> None:
     assert compiled_by(1, NUMBA_CACHE_DIR=str(tmp_path)) == [0]
 
 
+def test_a_named_cache_that_others_can_change_is_refused(tmp_path) -> None:
+    """Its files run as code."""
+    tmp_path.chmod(0o777)
+    command = [sys.executable, "-c", "import hflray.allocation.kernels.lanes"]
+    done = subprocess.run(command, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True)
+    assert f"ConfigError: NUMBA_CACHE_DIR: {tmp_path} can be changed by everybody" in done.stderr
+
+
 def test_another_checkout_with_the_same_kernels_compiles_nothing(tmp_path) -> None:
     cache, package = str(tmp_path / "cache"), Path(hflray.__file__).parent
     assert compiled_by(1, NUMBA_CACHE_DIR=cache) != [0]
