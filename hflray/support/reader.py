@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hflray.support.text import one_line
+from hflray.support.text import one_line, shorten
 
 if TYPE_CHECKING:
     import pyarrow
+    from pydantic import BaseModel
 
 MOST_BYTES = 2**28  # of a file that is read as a whole
 MOST_VALUES = 4_000_000  # in a text of JSON: an empty list takes 64 bytes, of which its text is three
@@ -62,8 +63,10 @@ def refuse_link(path: Path, inside: Path) -> None:
         place = place.parent
 
 
-def read_bytes(path: str | Path, most: int = MOST_BYTES, inside: Path | None = None) -> bytes:
-    """Return the content of a plain file.
+def read_bytes(
+    path: str | Path, most: int = MOST_BYTES, inside: Path | None = None, offset: int = 0, until: int | None = None
+) -> bytes:
+    """Return the content of a plain file, from the byte `offset` to the byte `until` or the end.
 
     Args:
         path: the path, which may be a link if the user names it.
@@ -81,8 +84,10 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES, inside: Path | None = N
         state = os.fstat(file.fileno())
         if not stat.S_ISREG(state.st_mode):
             raise UnfitError(f"it is {_KINDS.get(stat.S_IFMT(state.st_mode), 'another thing')}, and no plain file")
-        content = file.read(most + 1) if state.st_size <= most else b""
-    if max(len(content), state.st_size) > most:
+        end = state.st_size if until is None else min(until, state.st_size)
+        file.seek(offset)
+        content = file.read(max(0, end - offset)) if end - offset <= most else b""
+    if end - offset > most:
         raise UnfitError(f"it is larger than {most / 2**20:,.0f} MiB")
     return content
 
@@ -116,6 +121,19 @@ def parse_json(content: bytes | str) -> Any:
     if "\\ud" in text or "\\uD" in text:
         json.dumps(value, ensure_ascii=False).encode()  # raises an error for half a character
     return value
+
+
+def fit(schema: type[BaseModel], value: Any) -> Any:
+    """Return a value as its schema, whose types must hold exactly. Raises UnfitError: it names the first wrong key."""
+    from pydantic import ValidationError
+
+    try:
+        return schema.model_validate(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "its content"
+        got = "" if first["type"] == "missing" else f", and not {shorten(first['input'])}"
+        raise UnfitError(f"{one_line(key)[:80]}: {one_line(first['msg'])}{got}") from None
 
 
 def parse_yaml(text: str) -> Any:

@@ -26,6 +26,8 @@ import numpy as np
 
 from hflray.support.checksum import CRC32, from_line, to_line
 from hflray.support.files import append_line
+from hflray.support.reader import read_bytes
+from hflray.tracking.schema import wrong_key
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 VOID = "void_from"  # an older hflray left the damaged lines from this offset up to its line, and did not cut them off
 MARK = f'"{CRC32}": "'.encode()
+MOST_BYTES = 2**30  # of a journal
 
 
 @dataclass(frozen=True)
@@ -182,9 +185,7 @@ class Journal:
         lines: list[tuple[int, dict[str, Any] | None]] = []
         if not self.path(key).exists():
             return lines, offset
-        with self.path(key).open("rb") as file:
-            file.seek(offset)
-            text = file.read(-1 if until is None else max(0, until - offset))
+        text = read_bytes(self.path(key), MOST_BYTES, self.folder.parent, offset, until)
         *content, _ = text.split(b"\n")  # what follows the last newline may still be being written
         any_confirmed, is_checked = False, any(MARK in line for line in content)
         for line in content:
@@ -192,6 +193,8 @@ class Journal:
                 entry, confirmed = from_line(line) if line else ({}, False)
                 if line and not confirmed and any_confirmed:
                     raise ValueError("it has no checksum, although an earlier line has one")
+                if (key_of := wrong_key(entry)) is not None:
+                    raise ValueError(f"{key_of} is of a wrong type")
                 any_confirmed |= confirmed
                 if VOID in entry:
                     lines = [each for each in lines if each[0] < entry[VOID]]
