@@ -275,7 +275,9 @@ def _check_table(metadata: Any, schema: Any) -> None:
     for field in schema:
         inner = field.type.value_type if types.is_list(field.type) or types.is_large_list(field.type) else field.type
         if not (_is_name(field.type) or types.is_integer(inner) or types.is_floating(inner) or types.is_null(inner)):
-            raise UnfitError(f"column {one_line(field.name)[:80]!r} is of {one_line(field.type)[:80]}; accepted: numbers")
+            raise UnfitError(
+                f"column {one_line(field.name)[:80]!r} is of {one_line(field.type)[:80]}; accepted: numbers"
+            )
     rows = metadata.num_rows
     size = sum(rows * BYTES_OF_A_LIST for field in schema if types.is_nested(field.type)) + 8 * rows
     for number in range(metadata.num_row_groups):

@@ -17,11 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from hflray.config import ExperimentConfig, refuse_unpinned
 from hflray.errors import DamagedError
 from hflray.support.checkpoints import Checkpoints
+from hflray.support.reader import parse_yaml
 from hflray.tracking.journal import Journal, Tables
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Files, Run
@@ -85,7 +84,9 @@ class Artifacts:
             return None
         from hflray.models.problem import Problem  # torch takes a second to import
 
-        tree = yaml.safe_load(run.artifacts.get("config.yaml", ""))
+        tree = parse_yaml(run.artifacts.get("config.yaml", ""))
+        if not isinstance(tree, dict):
+            raise DamagedError("config.yaml: it holds no settings")
         refuse_unpinned(tree, "config.yaml")
         config = ExperimentConfig.model_validate(tree)
         dataset = self._dataset(config)

@@ -1,8 +1,8 @@
 """What the files of a sweep must hold: ``sweep.json``, the lines of a journal, a run's history and its tables.
 
 A results folder may be a stranger's, or damaged in a way that keeps its checksums. What has a wrong type is therefore
-found where it is read, and nothing that computes with it meets a text in place of a number. Keys that are not named here
-are left alone, because another version of hflray may have written them.
+found where it is read, and nothing that computes with it meets a text in place of a number. Keys that are not named
+here are left alone, because another version of hflray may have written them.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ _NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
     "void_from": {"void_from": _is_count},
 }  # fmt: skip
 _ALLOWED: dict[str, Callable[[Any], bool]] = {
-    "schedule": _is_schedule, "timeline": _is_text, "model_hash": _is_text, "tags": _are_texts, "path": _is_text_or_none,
-    "from": _is_text_or_none,
+    "schedule": _is_schedule, "timeline": _is_text, "model_hash": _is_text, "tags": _are_texts,
+    "path": _is_text_or_none, "from": _is_text_or_none,
 }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def check_tables(rounds: Any, devices: Any | None, num_devices: int, num_edges: 
         if name not in _LISTS:
             _check_column("rounds", name, rounds[name])
     if len(rounds.columns):
-        numbers = _check_column("rounds", "round", rounds["round"] if "round" in rounds else None, whole=True)
+        numbers = _check_column("rounds", "round", rounds.get("round"), whole=True)
         if len(numbers) and (numbers.min() < -1 or len(np.unique(numbers)) < len(numbers)):
             raise UnfitError("rounds: column round: a round is there twice, or negative")
     most = {"devices": num_devices, "edges": num_edges, "polled": num_devices}
@@ -172,7 +172,7 @@ def check_tables(rounds: Any, devices: Any | None, num_devices: int, num_edges: 
         raise UnfitError(f"rounds: the lists of {', '.join(_BESIDE)} differ in length")
     if devices is not None:
         for name in dict.fromkeys(["device", "samples", *devices]):
-            _check_column("devices", name, devices[name] if name in devices else None, whole=True)
+            _check_column("devices", name, devices.get(name), whole=True)
         if list(devices["device"]) != list(range(num_devices)) or devices["samples"].min() < 0:
             raise UnfitError(f"devices: column device: accepted: 0 to {num_devices - 1}, each once, with its samples")
 
@@ -188,7 +188,7 @@ def _check_column(table: str, name: str, column: Any, whole: bool = False) -> An
 
 
 def _check_cell(name: str, cell: Any, most: int | None) -> int | None:
-    """Return the length of a list in a table of rounds; None if there is none. Raises UnfitError: it is no such list."""
+    """Return the length of a list in a table of rounds; None if there is none. Raises UnfitError: it is another."""
     if cell is None or (isinstance(cell, float) and np.isnan(cell)):
         return None
     try:

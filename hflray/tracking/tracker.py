@@ -30,11 +30,13 @@ from hflray.support import references
 from hflray.support.checksum import checked
 from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
+from hflray.support.reader import fit, read_json
 from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
 from hflray.tracking.artifacts import KINDS, Artifacts, load
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import MLflowSink, database_uri
+from hflray.tracking.schema import SweepContent
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Ending, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
@@ -381,9 +383,10 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ConfigError: the folder holds no sweep, or a tracker cannot be opened.
     """
     try:
-        sweep = checked(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
+        sweep = checked(read_json(folder / "sweep.json", inside=folder))
+        fit(SweepContent, sweep)
         sources = references.from_json(sweep.get("references", ()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
@@ -391,6 +394,6 @@ def sync(folder: Path, uri: str | None = None) -> bool:
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
     outside = folder.resolve().parent
     foreign = references.adopt_own(sources, outside)
-    sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *sweep.get("sinks", ())])
+    sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *(sweep.get("sinks") or ())])
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     return tracker.close()

@@ -69,7 +69,7 @@ def report(place: Path, rng: random.Random, *source: str) -> int:
     words = ("hflray.command.report:app", "show", NAME, *source, "--out", str(out))
     if rng.random() < 0.1:
         return _command(*words, "--export", str(place.parent / "again"))
-    with mock.patch("hflray.command.report._draw", lambda *arguments: []):
+    with mock.patch("hflray.command.report._draw", return_value=[]):
         return _command(*words)
 
 
@@ -83,13 +83,14 @@ def from_exports(place: Path, rng: random.Random) -> int:
 
 def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
     """Stand in for `run_sweep`: all that it reads of the folder, without Ray."""
-    from hflray.support.files import refuse_links
+    from unittest.mock import MagicMock
+
     from hflray.support.checkpoints import Checkpoints
+    from hflray.support.files import refuse_links
     from hflray.sweep.tasks import find_task
     from hflray.tracking import Journal, Tracker
     from hflray.tune.callback import SweepCallback
     from hflray.tune.driver import mend
-    from unittest.mock import MagicMock
 
     refuse_links(folder.path)
     journal = Journal(folder.path)
@@ -114,7 +115,7 @@ def from_results(place: Path, rng: random.Random) -> int:
             return report(place, rng, "--results", str(place))
     if kind < 0.6:
         runs = [LoggedRun("0" * 32, "a", "FINISHED", 2, {"test/accuracy": 0.5}, None)]
-        with mock.patch("hflray.sweep.compare.read_runs", lambda *arguments: ("0", runs)):
+        with mock.patch("hflray.sweep.compare.read_runs", return_value=("0", runs)):
             return _command("hflray.sweep.compare:app", NAME, "--results", str(place))
     if kind < 0.8:
         with mock.patch("hflray.tracking.tracker.SINKS", ("csv",)):
@@ -127,7 +128,9 @@ def _one(root: Path, pattern: str, rng: random.Random) -> Path:
     return rng.choice(sorted(root.glob(pattern)))
 
 
-def _file(pattern: str, how: Callable[[bytes, random.Random], tuple[bytes, str]]) -> Callable[[Path, random.Random], str]:
+def _file(
+    pattern: str, how: Callable[[bytes, random.Random], tuple[bytes, str]]
+) -> Callable[[Path, random.Random], str]:
     def mutate(place: Path, rng: random.Random) -> str:
         path = _one(place, pattern, rng)
         content, what = how(path.read_bytes(), rng)
@@ -225,7 +228,9 @@ KINDS = {
     ),
     "checkpoint: bytes": Kind(
         "results",
-        lambda place, rng: _file(str(sorted(place.glob("*/checkpoints/*/*"))[-1].relative_to(place)), BYTES)(place, rng),
+        lambda place, rng: _file(str(sorted(place.glob("*/checkpoints/*/*"))[-1].relative_to(place)), BYTES)(
+            place, rng
+        ),
         _loads(_checkpoint),
     ),
     "policy of an assigner": Kind("files", _on("assigner.safetensors", change.swapped_policy), _loads(_assigner)),

@@ -21,8 +21,9 @@ from safetensors.numpy import save as as_safetensors
 from hflray.support.checksum import SHA256, digest, stamped
 
 ODD = (
-    None, True, 0, -1, 1.5, 1e308, float("nan"), float("inf"), 10**30, "", "x", "1", "\x1b]52;c;eA==\x07", "\ud800", "\0",
-    "../../x", "λ" * 3000, [], {}, [[]], [None], ["x"], [1, "x"], {"a": 1}, {"": None}, [[1, 2], [3]], list(range(2000)),
+    None, True, 0, -1, 1.5, 1e308, float("nan"), float("inf"), 10**30, "", "x", "1", "\x1b]52;c;eA==\x07", "\ud800",
+    "\0", "../../x", "λ" * 3000, [], {}, [[]], [None], ["x"], [1, "x"], {"a": 1}, {"": None}, [[1, 2], [3]],
+    list(range(2000)),
 )  # fmt: skip
 
 
@@ -204,7 +205,8 @@ def swapped_npz(path: Path, rng: random.Random) -> str:
     name = rng.choice(sorted(arrays))
     odd: Any = rng.choice((None, np.zeros(3), np.array("x"), np.zeros((2, 2, 2)), np.array([], int), np.array([-1]),
                       arrays[name][:1] if arrays[name].ndim else 1, np.full(5, np.nan), np.array([2**62]),
-                      np.array([1, 2], "datetime64[s]"), arrays[name].astype(complex), np.zeros(2, [("a", int)])))  # fmt: skip
+                      np.array([1, 2], "datetime64[s]"), arrays[name].astype(complex),
+                      np.zeros(2, [("a", int)])))  # fmt: skip
     arrays.pop(name)
     if odd is not None:
         arrays[name] = odd
