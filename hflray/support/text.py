@@ -24,6 +24,14 @@ def one_line(text: object) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
 
 
+def visible(text: str) -> str:
+    """Return a text of several lines for a terminal: as `one_line`, but line feeds, tabs and all spaces stay."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(letter if letter in "\n\t" or unicodedata.category(letter) == "Zs" else one_line(letter)
+                   for letter in text)  # fmt: skip
+
+
 def shorten(value: object) -> str:
     """Return a value as it stands in a message: one line of at most 80 characters, with quotes around a text."""
     text = "null" if value is None else repr(value)
