@@ -370,9 +370,9 @@ def convert(folder: Path) -> list[Path]:
 def _is_export(path: Path) -> bool:
     """Return whether a zip file is an export; a damaged one is taken for one, so that its reader says so."""
     try:
-        with ZipFile(path) as archive:
+        with ZipFile(BytesIO(read_bytes(path, inside=path.parent))) as archive:
             return FILE in archive.namelist()
-    except BadZipFile:
+    except (BadZipFile, ValueError):
         return True
     except OSError:
         return False

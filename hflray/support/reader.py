@@ -37,7 +37,7 @@ MOST_TABLE_BYTES = 2**28  # of a Parquet table in memory
 BYTES_OF_A_LIST = 112  # that NumPy needs for each list in a column, beside its numbers
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
 _SKIPPED_BYTES = 2**20  # a shorter text of JSON cannot hold too many values
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
           stat.S_IFBLK: "a device"}  # fmt: skip
 
 
@@ -250,7 +250,7 @@ def read_parquet(content: bytes) -> pyarrow.Table:
     Raises:
         ValueError: the file is damaged, has a column of another type, or would need more memory than accepted.
     """
-    import pyarrow
+    import pyarrow.compute
     from pyarrow import parquet
 
     try:
@@ -260,6 +260,11 @@ def read_parquet(content: bytes) -> pyarrow.Table:
         _check_table(file.metadata, file.schema_arrow)
         names = [field.name for field in file.schema_arrow if _is_name(field.type)]
         table = parquet.read_table(io.BytesIO(content), read_dictionary=names)
+        for name in names:
+            for chunk in table[name].chunks:
+                longest = pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)).as_py() or 0
+                if longest * len(table) > MOST_TABLE_BYTES:
+                    raise UnfitError(f"column {one_line(name)[:80]!r} holds a text of {longest:,} bytes in many rows")
     except (pyarrow.ArrowException, OSError, MemoryError, RuntimeError) as error:
         raise ValueError(f"not a whole Parquet file ({one_line(str(error).partition(chr(10))[0])[:200]})") from error
     return table.replace_schema_metadata(None)

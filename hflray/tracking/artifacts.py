@@ -86,7 +86,7 @@ class Artifacts:
 
         tree = parse_yaml(run.artifacts.get("config.yaml", ""))
         if not isinstance(tree, dict):
-            raise DamagedError("config.yaml: it holds no settings")
+            raise ValueError("config.yaml holds no settings")
         refuse_unpinned(tree, "config.yaml")
         config = ExperimentConfig.model_validate(tree)
         dataset = self._dataset(config)

@@ -219,17 +219,19 @@ def _is_after(entry: Mapping[str, Any], after: int | None) -> bool:
 
 def run_of(key: str, entries: Sequence[Mapping[str, Any]]) -> Run | None:
     """Return the run of the last ``start`` among journal entries; None if there is none."""
+    names = ("name", "params", "tags", "artifacts", "dataset")
     start = next((entry for entry in reversed(entries) if "start" in entry), None)
-    if start is None:
+    if start is None or any(name not in start for name in names):
         return None
-    return Run(key, **{name: start[name] for name in ("name", "params", "tags", "artifacts", "dataset")})
+    return Run(key, **{name: start[name] for name in names})
 
 
 def ending_of(entries: Sequence[Mapping[str, Any]]) -> Ending | None:
     """Return how the run of these journal entries ended; None if it has not, or has begun again."""
     for entry in reversed(entries):
         if "end" in entry:
-            return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
+            error = entry.get("error")
+            return Ending("FAILED" if error else "FINISHED", error, dict(entry.get("tags", {})))
         if "start" in entry or "round" in entry:
             break
     return None
@@ -253,5 +255,9 @@ def artifacts_of(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str | 
 
 def rounds_of(entries: Sequence[Mapping[str, Any]]) -> list[Round]:
     """Return the rounds among journal entries, each once, in ascending order."""
-    rounds = {e["round"]: Round(e["round"], e["time"], e["metrics"]) for e in entries if "round" in e}
+    rounds = {
+        e["round"]: Round(e["round"], e["time"], e["metrics"])
+        for e in entries
+        if e.keys() >= {"round", "time", "metrics"}
+    }
     return [rounds[number] for number in sorted(rounds)]

@@ -22,17 +22,22 @@ _LISTS = {"devices": "iu", "edges": "iu", "bandwidth_hz": "iuf", "cpu_hz": "iuf"
 _BESIDE = tuple(_LISTS)[:4]  # these lists of a round have a number for each scheduled device
 
 
-class SweepContent(BaseModel):
+class TrackedContent(BaseModel):
+    """What a tracker needs of ``sweep.json``."""
+
+    uri: str
+    experiment: str
+    sinks: list[str] | None = None
+    references: list[dict[str, str | int | bool | None]] = []
+
+
+class SweepContent(TrackedContent):
     """``sweep.json``, see `hflray.sweep.results.SweepFolder`."""
 
     version: int
     file: dict[str, Any]
-    uri: str
-    experiment: str
     finished: bool
     storage: str | None = None
-    sinks: list[str] | None = None
-    references: list[dict[str, str | int | bool | None]] = []
     started_ms: Count = 0
 
 
@@ -126,6 +131,7 @@ _NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
     "artifact": {"artifact": _is_text},
     "void_from": {"void_from": _is_count},
 }  # fmt: skip
+_WHOLE = ("devices", "draw", "exchange")  # whose readers need all keys; a shorter line of others is no such event
 _ALLOWED: dict[str, Callable[[Any], bool]] = {
     "schedule": _is_schedule, "timeline": _is_text, "model_hash": _is_text, "tags": _are_texts,
     "path": _is_text_or_none, "from": _is_text_or_none,
@@ -137,7 +143,7 @@ def wrong_key(entry: Mapping[str, Any]) -> str | None:
     for kind, needed in _NEEDED.items():
         if kind in entry:
             for key, is_right in needed.items():
-                if key not in entry or not is_right(entry[key]):
+                if not is_right(entry[key]) if key in entry else kind in _WHOLE:
                     return key
     for key, is_right in _ALLOWED.items():
         if key in entry and not is_right(entry[key]):

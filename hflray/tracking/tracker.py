@@ -36,7 +36,7 @@ from hflray.support.returned import is_ours
 from hflray.tracking.artifacts import KINDS, Artifacts, load
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import MLflowSink, database_uri
-from hflray.tracking.schema import SweepContent
+from hflray.tracking.schema import TrackedContent
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Ending, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
@@ -384,7 +384,7 @@ def sync(folder: Path, uri: str | None = None) -> bool:
     """
     try:
         sweep = checked(read_json(folder / "sweep.json", inside=folder))
-        fit(SweepContent, sweep)
+        fit(TrackedContent, sweep)
         sources = references.from_json(sweep.get("references", ()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
