@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from hflray.errors import HflrayError
-from hflray.support.terminal.app import exit_code
+from hflray.support.terminal.app import _fail, exit_code
 from tests.foreign import mutations as change
 from tests.foreign import samples
 from tests.inputs.harness import limits
@@ -149,9 +149,7 @@ def _loads(load: Callable[[Path], object]) -> Callable[[Path, random.Random], in
         try:
             load(place)
         except HflrayError as error:
-            for line in str(error).splitlines():
-                print(f"error: {line}", file=__import__("sys").stderr)
-            return 2
+            return _fail(str(error).splitlines())
         return 0
 
     return reads
