@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hflray.errors import DamagedError
 from hflray.support.checksum import digest
+from hflray.support.files import write
 from hflray.support.reader import unzip
 from hflray.support.store import Store
 
@@ -78,8 +79,7 @@ class Checkpoints:
             raise DamagedError(f"{where}: it cannot be unpacked ({error})") from error
         with tempfile.TemporaryDirectory() as folder:
             for name, each in files.items():
-                Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
-                Path(folder, name).write_bytes(each)
+                write(Path(folder, name), each)
             yield Path(folder)
 
     def _name(self, round: int) -> str:

@@ -134,12 +134,14 @@ def _history(client: Any, run: Any) -> History:
         def fetch(name: str) -> Path:
             return Path(client.download_artifacts(run_id, name, folder))
 
+        def fetched(name: str) -> Any:
+            return read_parquet(read_bytes(fetch(name))).to_pandas()
+
         config = read_bytes(fetch("config.yaml")).decode() if "config.yaml" in names else ""
         environment = read_json(fetch("environment.json")) if "environment.json" in names else {}
         if "rounds.parquet" in names:
-            both = [read_parquet(read_bytes(fetch(name))).to_pandas() if name in names else None
-                    for name in ("rounds.parquet", "devices.parquet")]  # fmt: skip
-            tables = Tables(*both)
+            devices = fetched("devices.parquet") if "devices.parquet" in names else None
+            tables = Tables(fetched("rounds.parquet"), devices)
         else:
             rows: dict[int, dict[str, float]] = {}
             for name in run.data.metrics:

@@ -44,7 +44,7 @@ class SweepContent(TrackedContent):
 class RunContent(BaseModel):
     """What is known of a run besides its configuration and its tables."""
 
-    name: str = Field(min_length=1)
+    name: str
     status: str
     error: str | None
     environment: dict[str, str]
