@@ -94,7 +94,9 @@ def test_an_export_that_attacks(root: Path, attack: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("attack", attacks.RESULTS)
-@pytest.mark.parametrize("command", ["report", "sync", "resume", "explain"])
+@pytest.mark.parametrize(
+    "command", ["report", "sync", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resume", "explain"))]
+)
 def test_a_results_folder_that_attacks(
     root: Path, attack: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

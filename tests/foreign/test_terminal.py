@@ -109,7 +109,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "a file"])
+@pytest.mark.parametrize(
+    "terminal", [pytest.param(True, id="a terminal"), pytest.param(False, id="a file", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_sends_no_control_character(
     poisoned: Path, command: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
