@@ -80,10 +80,12 @@ def read_bytes(
     if inside is not None:
         refuse_link(Path(path), inside)
     # Without O_NONBLOCK, opening a pipe waits for a writer.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode):
-            raise UnfitError(f"it is {_KINDS.get(stat.S_IFMT(state.st_mode), 'another thing')}, and no plain file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(descriptor)
+        raise UnfitError(f"it is {_KINDS.get(stat.S_IFMT(state.st_mode), 'another thing')}, and no plain file")
+    with open(descriptor, "rb") as file:
         end = state.st_size if until is None else min(until, state.st_size)
         file.seek(offset)
         content = file.read(max(0, end - offset)) if end - offset <= most else b""

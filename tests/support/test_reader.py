@@ -58,7 +58,7 @@ def test_links_of_the_user_are_followed_and_those_inside_a_folder_are_not(tmp_pa
      "[" + "[]," * 5_000_000 + "1]", "1" * 5000, "{"],
 )  # fmt: skip
 def test_json_that_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 
 
@@ -73,7 +73,7 @@ def test_json_that_is_read() -> None:
      "b0: &b0 [1, 1]\n" + "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for n in range(1, 40))],
 )  # fmt: skip
 def test_yaml_that_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse_yaml(text)
 
 
@@ -88,7 +88,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 def test_a_zip_file_is_read_and_a_bomb_is_not() -> None:
     assert unzip(zipped({"a/b": b"x", "c": b""})) == {"a/b": b"x", "c": b""}
     for files in ({"a": bytes(2**27)}, {"../a": b""}, {"/a": b""}, {f"{n}": b"" for n in range(10_001)}):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             unzip(zipped(files))
 
 
@@ -100,7 +100,7 @@ def test_a_table_of_numbers_is_read_and_others_are_not() -> None:
 
     assert read_parquet(saved(a=[1, 2], b=[[1.0], []], run=["x", "y"])).num_rows == 2
     many = saved(a=np.zeros(40_000_000, np.int8))
-    assert len(many) < 100_000
+    assert len(many) < 200_000
     for content in (many, saved(a=[{"b": 1}]), saved(a=[b"x"]), saved(a=[["x"]]), b"PAR1", b""):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"."):
             read_parquet(content)
