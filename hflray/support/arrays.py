@@ -61,9 +61,11 @@ def inflated(text: str) -> dict[str, list[Any]]:
         columns = parse_json(content) if inflater.eof else None
     except (binascii.Error, zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"a compressed table cannot be read ({error})") from error
-    lists = list(columns.values()) if isinstance(columns, dict) else [None]
-    if not isinstance(columns, dict) or not all(
-        isinstance(each, list) and len(each) == len(lists[0]) for each in lists
+    lists = list(columns.values()) if isinstance(columns, dict) else []
+    if (
+        not isinstance(columns, dict)
+        or not all(isinstance(each, list) for each in lists)
+        or len({*map(len, lists)}) > 1
     ):
         raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")
     return columns
