@@ -232,8 +232,9 @@ def _separate(content: bytes | None) -> dict[str, pd.DataFrame]:
     if content is None:
         return {}
     table = read_parquet(content)
-    if RUN not in table.column_names or len(set(table.column_names)) < table.num_columns:
-        raise ValueError(f"a table lacks the column '{RUN}', or has a column twice")
+    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    if not pyarrow.types.is_dictionary(kinds.get(RUN, pyarrow.null())) or len(kinds) < table.num_columns:
+        raise ValueError(f"a table lacks the names of the runs in the column '{RUN}', or has a column twice")
     frames = {}
     for name in pyarrow.compute.unique(table[RUN]).to_pylist():
         own = table.filter(pyarrow.compute.equal(table[RUN], name)).drop_columns([RUN])
