@@ -84,7 +84,8 @@ LIMITS = [int(value) for _, value in design_table("limits")]
 MAX_ALGORITHM_LINES, MAX_LINES = LIMITS[:2]
 ALGORITHMS = ("allocation", "scheduling", "assignment", "rl", "training")
 LOOKUPS = ("get", "pop", "setdefault")
-BESIDE = {"benchmarks", "chaos", "cluster", "damage", "examples", "inputs", "mutants", "release"}  # tests of the whole
+# Tests of the whole.
+BESIDE = {"benchmarks", "chaos", "cluster", "damage", "examples", "foreign", "inputs", "mutants", "release"}
 NOT_MIRRORS = {
     "test_house.py",
     "test_readme.py",

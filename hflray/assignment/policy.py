@@ -21,11 +21,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_safetensors
 
@@ -33,9 +35,13 @@ from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.errors import ConfigError, nearest
 from hflray.support import policies
 from hflray.support.files import write
+from hflray.support.reader import UnfitError, fit, parse_json
 
 POLICIES = Path(__file__).with_name("policies")
 SHIPPED = POLICIES / "any_deployment.safetensors"
+MOST_UNITS = 100_000  # of a layer, and of layers
+Span = Annotated[list[int], Field(min_length=2, max_length=2)]
+Net = TypeVar("Net", bound=torch.nn.Module)
 TRAIN = "python -m hflray.tune tune_configs/fig5_assigner_learning.yaml"
 
 
@@ -60,6 +66,33 @@ def policy_path(policy: str | Path) -> Path:
             f"policy file{nearest(name, shipped())}; correct it, or train one: {TRAIN}"
         )
     return path
+
+
+class _Fleet(BaseModel):
+    deployment_seed: int | None = None
+
+
+class _Specification(BaseModel):
+    fleet: _Fleet = _Fleet()
+
+
+class _TrainedOn(BaseModel):
+    num_scheduled: int | Span | None = None
+    num_edges: int | Span | None = None
+    target: float | None = Field(default=None, gt=0)
+    specification: _Specification = _Specification()
+
+
+class _Card(BaseModel):
+    trained_on: _TrainedOn = _TrainedOn()
+    fine_tuned: list[dict[str, Any]] = []
+
+
+class _Head(BaseModel):
+    """What the header of a policy holds as far as it is used when devices are assigned or scheduled."""
+
+    spec: dict[str, str | Annotated[int, Field(lt=MOST_UNITS)]]
+    card: _Card
 
 
 class PolicyNetwork(Protocol):
@@ -107,9 +140,8 @@ def _load(file: Path, modified_ns: int, size: int) -> tuple[QNetwork, dict[str, 
     fix = f"get the file again, or train one: {TRAIN}"
     saved, tensors = read_policy(file, "assignment.policy", fix)
     try:
-        network = build_network(NetworkSpec(**saved["spec"]))
-        network.load_state_dict(tensors)
-    except (TypeError, RuntimeError) as error:
+        network = filled(lambda: build_network(NetworkSpec(**saved["spec"])), tensors)
+    except (TypeError, ValueError, RuntimeError, ConfigError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {fix}") from None
     return network.eval().requires_grad_(False), saved["card"]
@@ -140,8 +172,27 @@ def read_policy(path: str | Path, setting: str, fix: str) -> tuple[dict[str, Any
     head = header["hflray_policy"]
     if _digest(head, tensors) != header.get("sha256"):
         raise ConfigError(f"{setting}: {file} has been changed or damaged (its checksum differs); {fix}")
-    saved: dict[str, Any] = json.loads(head)
+    try:
+        saved: dict[str, Any] = parse_json(head)
+        fit(_Head, saved)
+    except ValueError as error:
+        raise ConfigError(f"{setting}: {file} cannot be read ({error}); {fix}") from None
     return saved, tensors
+
+
+def filled(build: Callable[[], Net], tensors: dict[str, torch.Tensor]) -> Net:
+    """Return a network with these weights. A specification that does not fit to them is refused before it takes memory.
+
+    Raises:
+        RuntimeError, UnfitError: the network has other weights, or more layers than there are weights.
+    """
+    if any(not tensor.is_floating_point() for tensor in tensors.values()):
+        raise UnfitError("its weights are no floating-point numbers")
+    with torch.device("meta"):
+        network = build()
+    # They are copied, because the file may be replaced while the network is in use.
+    network.load_state_dict({name: tensor.float().clone() for name, tensor in tensors.items()}, assign=True)
+    return network
 
 
 def _digest(head: str, tensors: dict[str, torch.Tensor]) -> str:

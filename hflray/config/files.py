@@ -15,11 +15,9 @@ from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
 from hflray.config.pinning import pin_settings
 from hflray.errors import ConfigError
+from hflray.support.reader import MOST_CHARACTERS, UnfitError, check_extent, too_deep
 from hflray.support.text import breaks_lines, one_line, shorten
 
-MAX_CHARACTERS = 200_000  # of a file; PyYAML reads about 50,000 characters in a second
-MAX_VALUES = 100_000  # of a text with its aliases written out, so that a few lines of aliases cannot fill the memory
-MAX_DEPTH = 50  # values inside values
 MAX_DIGITS = 19  # of a whole number
 
 
@@ -86,9 +84,9 @@ for _class in (_StrictLoader, _StrictDumper):
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text, which errors call `source`. Raises ConfigError."""
     source = one_line(source)
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > MOST_CHARACTERS:
         raise ConfigError(
-            f"{source}: the text is too long; accepted: at most {MAX_CHARACTERS:,} characters; give a sweep file"
+            f"{source}: the text is too long; accepted: at most {MOST_CHARACTERS:,} characters; give a sweep file"
         )
     loader = None
     try:
@@ -96,7 +94,7 @@ def parse_yaml(text: str, source: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _check_extent(node, {})
+        check_extent(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -104,8 +102,8 @@ def parse_yaml(text: str, source: str) -> Any:
         problem = one_line(getattr(error, "problem", None) or str(error).splitlines()[0])
         raise ConfigError(f"{source}: not valid YAML{line}: {problem}; correct it") from error
     except RecursionError as error:
-        raise ConfigError(f"{source}: {_too_deep()}") from error
-    except ConfigError as error:
+        raise ConfigError(f"{source}: {too_deep()}") from error
+    except (ConfigError, UnfitError) as error:
         raise ConfigError(f"{source}: {error}") from error
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         # PyYAML's constructors raise these for values such as the date 2026-13-45.
@@ -117,49 +115,12 @@ def parse_yaml(text: str, source: str) -> Any:
             loader.dispose()
 
 
-def _too_deep() -> str:
-    return f"values are nested too deeply; accepted: {MAX_DEPTH} levels; write them flatter"
-
-
-def _check_extent(node: yaml.Node, extents: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """Return the number of values in a node with its aliases written out, and the number of its levels.
-
-    `extents` holds the results by the node's id, and None for the nodes that contain this one.
-
-    Raises:
-        ConfigError: the node contains itself, or it has more values or levels than accepted.
-    """
-    where = f"line {node.start_mark.line + 1}"
-    if id(node) in extents:
-        extent = extents[id(node)]
-        if extent is None:
-            raise ConfigError(f"{where}: a value contains itself through an alias; write it without '*'")
-        return extent
-    extents[id(node)] = None
-    children: list[yaml.Node] = []
-    if isinstance(node, yaml.SequenceNode):
-        children = node.value
-    elif isinstance(node, yaml.MappingNode):
-        children = [child for pair in node.value for child in pair]
-    inner = [_check_extent(child, extents) for child in children]
-    extent = 1 + sum(count for count, _ in inner), 1 + max((levels for _, levels in inner), default=0)
-    if extent[0] > MAX_VALUES:
-        raise ConfigError(
-            f"{where}: the text holds more than {MAX_VALUES:,} values, with its aliases ('*') written out; "
-            f"accepted: at most {MAX_VALUES:,}; shorten its lists"
-        )
-    if extent[1] > MAX_DEPTH:
-        raise ConfigError(f"{where}: {_too_deep()}")
-    extents[id(node)] = extent
-    return extent
-
-
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds; an empty file gives an empty mapping. Raises ConfigError."""
     name = one_line(path) if str(path).strip() else repr(str(path))
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MAX_CHARACTERS + 1)
+        with Path(path).open(encoding="utf-8") as file:  # the user's own, which may be a pipe
+            text = file.read(MOST_CHARACTERS + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{name}: cannot read the configuration ({reason}); give the path of a YAML file") from error

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DataError
+from hflray.support.reader import check_unpacked, memory_share
 from hflray.support.text import one_line
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -45,6 +46,8 @@ def read_archive(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         UNREADABLE: the file cannot be read or is damaged.
     """
+    with zipfile.ZipFile(path) as packed:
+        check_unpacked(packed, os.path.getsize(path), memory_share(MEMORY_SHARE))
     with np.load(path, allow_pickle=False) as archive:
         if (damaged := archive.zip.testzip()) is not None:
             raise ValueError(f"the checksum of {damaged} differs")
@@ -135,7 +138,8 @@ def _check_memory(path: Path) -> None:
         return
     with zipfile.ZipFile(path) as archive:
         bytes_needed = sum(entry.file_size for entry in archive.infolist())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = memory_share(1.0)
+        check_unpacked(archive, os.path.getsize(path), memory)
     if bytes_needed > MEMORY_SHARE * memory:
         raise DataError(
             f"data.name: {path}: its arrays need {bytes_needed / 2**30:,.1f} GiB of memory, and this machine has "

@@ -31,6 +31,7 @@ from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import group_devices
 from hflray.experiment.planning import Planner
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
+from hflray.experiment.saved import whole
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Target
 from hflray.experiment.turns import PlannedTurns, loaded, saved
@@ -421,6 +422,7 @@ class Experiment:
             **({} if self.turns is None else {"under_way": saved(self.under_way)}),
         }
 
+    @whole
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
         """Load a state of `state_dict`. The run then continues with the same bits as the saved run would have.
 
@@ -444,13 +446,12 @@ class Experiment:
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
         self.round, self.training = int(state["round"]), TrainingState.of_arrays(model, state)
-        self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
-        self.clustering = dict(state["clustering"])
+        self.totals, self.reached, self.clustering = (dict(state[key]) for key in ("totals", "reached", "clustering"))
         self.changes = [dict(change) for change in state.get("changes", ())]
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
-        self.world = World(self.config, self.scenario.fleet)
+        self.world, self._scheduler = World(self.config, self.scenario.fleet), None
         self.world.load_state_dict(state, self.totals["delay_s"])
         self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
         if self.history.remembers and state.get("record") is not None:
@@ -460,7 +461,6 @@ class Experiment:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
         if self.turns is not None:
             self.under_way = loaded(state["under_way"])
-        self._scheduler = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 

@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hflray.config import ExperimentConfig, FleetConfig
-from hflray.errors import DamagedError
+from hflray.errors import ConfigError, DamagedError
 from hflray.fleet import Fleet
 from hflray.fleet.links import Links, on_demand
 from hflray.support.checksum import digest
+from hflray.support.reader import parse_json
 from hflray.support.store import Store
 
 FOLDER = "fleets"
@@ -120,7 +121,9 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
     try:
         arrays = load(body)
         length = int.from_bytes(body[:8], "little")
-        about = json.loads(json.loads(body[8 : 8 + length])["__metadata__"]["about"])
+        about = parse_json(parse_json(body[8 : 8 + length])["__metadata__"]["about"])
+        if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "battery_j"):
+            raise ValueError("a number is not finite")
         fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {
             name: float(about[name]) for name in NUMBERS
         }
@@ -134,5 +137,5 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
             places = arrays["position_m"], arrays["edge_position_m"]
             fields |= on_demand(Links(config, int(about["key"]), number, edge_number, *places))
         return Fleet(**fields, fixed_gain=bool(about["fixed_gain"]), battery_j=arrays.get("battery_j"))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(f"a stored fleet cannot be read ({error}); remove it, or begin anew with --fresh") from error

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +34,7 @@ import pandas as pd
 import pyarrow
 import pyarrow.compute
 from pyarrow import parquet
+from pydantic import BaseModel
 
 from hflray import metrics
 from hflray.errors import ConfigError
@@ -42,8 +42,10 @@ from hflray.experiment.fleets import FOLDER as FLEETS
 from hflray.experiment.fleets import key_of
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
 from hflray.support.files import write
+from hflray.support.reader import UnfitError, fit, parse_json, read_bytes, read_parquet, unzip
 from hflray.support.text import as_file_stem
 from hflray.tracking import History, Tables
+from hflray.tracking.schema import RunContent
 
 VERSION = 2
 TABLES = ("rounds", "devices")
@@ -55,6 +57,26 @@ FILE = "runs.json"
 ABOUT = "about.txt"
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
 SUFFIX = ".zip"
+
+
+class Record(RunContent):
+    """A run in ``runs.json``."""
+
+    config: dict[str, Any]
+
+
+class Content(BaseModel):
+    """``runs.json``; older versions lack the last two keys."""
+
+    version: int
+    name: str
+    title: str
+    task: str
+    description: str
+    notes: list[str]
+    runs: list[Record]
+    brief: bool = False
+    config: dict[str, Any] = {}
 
 
 def _stem(name: str) -> str:
@@ -174,11 +196,10 @@ def files_of(place: Path) -> dict[str, bytes]:
     """
     path = zip_of(place)
     if not path.exists() and place.is_dir():
-        return {file.name: file.read_bytes() for file in _folder_files(place)}
+        return {file.name: read_bytes(file, inside=place) for file in _folder_files(place)}
     try:
-        with ZipFile(path) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
-    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        return unzip(read_bytes(path, inside=path.parent))
+    except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
@@ -215,7 +236,10 @@ def _separate(content: bytes | None) -> dict[str, pd.DataFrame]:
     """Return the tables of a file that `_joined` made, by the run's name; none if there is no such file."""
     if content is None:
         return {}
-    table = parquet.read_table(BytesIO(content))
+    table = read_parquet(content)
+    kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    if not pyarrow.types.is_dictionary(kinds.get(RUN, pyarrow.null())) or len(kinds) < table.num_columns:
+        raise ValueError(f"a table lacks the names of the runs in the column '{RUN}', or has a column twice")
     frames = {}
     for name in pyarrow.compute.unique(table[RUN]).to_pylist():
         own = table.filter(pyarrow.compute.equal(table[RUN], name)).drop_columns([RUN])
@@ -298,7 +322,11 @@ def _opened(place: Path) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Ta
 
 def content_of(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the content of ``runs.json``. Raises KeyError or ValueError: it is missing or damaged."""
-    content: dict[str, Any] = json.loads(files[FILE])
+    content: dict[str, Any] = parse_json(files[FILE])
+    try:
+        fit(Content, content)
+    except UnfitError as error:
+        raise ValueError(f"{FILE}: {error}") from None
     return content
 
 
@@ -319,8 +347,8 @@ def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict
     tables = {}
     for name in names:
         own = files.get(f"{_stem(name)}.devices.parquet")
-        own_rounds = pd.read_parquet(BytesIO(files[f"{_stem(name)}.rounds.parquet"]))
-        tables[name] = Tables(own_rounds, None if own is None else pd.read_parquet(BytesIO(own)))
+        own_rounds = read_parquet(files[f"{_stem(name)}.rounds.parquet"]).to_pandas()
+        tables[name] = Tables(own_rounds, None if own is None else read_parquet(own).to_pandas())
     return tables
 
 
@@ -349,9 +377,9 @@ def convert(folder: Path) -> list[Path]:
 def _is_export(path: Path) -> bool:
     """Return whether a zip file is an export; a damaged one is taken for one, so that its reader says so."""
     try:
-        with ZipFile(path) as archive:
+        with ZipFile(BytesIO(read_bytes(path, inside=path.parent))) as archive:
             return FILE in archive.namelist()
-    except BadZipFile:
+    except (BadZipFile, ValueError):
         return True
     except OSError:
         return False

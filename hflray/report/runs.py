@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,20 +13,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, validate_stored
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.experiment.fleets import Fleets, is_stored
 from hflray.report.labels import group_by, rank, value_of
+from hflray.support.reader import UnfitError, parse_json, parse_yaml
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
 from hflray.tracking.addresses import named, of_folder
+from hflray.tracking.schema import check_tables
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
 # Settings that say where and how long a run executes, not what it computes. They do not identify a trial.
 EXECUTION_KEYS = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "target", "training.backend",
@@ -347,7 +346,9 @@ def _longer_history(logged: History, journal: History | None) -> History:
 
 def _tree_of(text: str) -> dict[str, Any]:
     """Return a configuration's mapping from YAML, or from the JSON of an export, which is read much faster."""
-    tree = json.loads(text) if text.startswith("{") else yaml.load(text, Loader=LOADER)
+    tree = parse_json(text) if text.startswith("{") else parse_yaml(text)
+    if not isinstance(tree, dict | None):
+        raise UnfitError(f"it holds a {type(tree).__name__} instead of a mapping")
     return tree or {}
 
 
@@ -382,9 +383,15 @@ def assemble(
         try:
             tree = _tree_of(history.config)
             config = validate_stored(ExperimentConfig, tree, "config.yaml")
-        except (HflrayError, yaml.YAMLError, json.JSONDecodeError) as error:
+        except (HflrayError, ValueError) as error:
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")
+            continue
+        try:
+            tables = history.tables
+            check_tables(tables.rounds, tables.devices, config.fleet.num_devices, config.fleet.num_edges)
+        except UnfitError as error:
+            notes.append(f"{history.name}{LEFT_OUT}its tables cannot be read ({error})")
             continue
         run = Run(history, config, fleet=fleet_of(config) if is_stored(config) else None)
         failed = f"failed after {len(run.rounds)} rounds: {history.error.splitlines()[0]}" if history.error else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
 from hflray.support import checkpoint
 from hflray.support.ray_private import learner_module
+from hflray.support.reader import read_json
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
@@ -87,7 +87,7 @@ def checked_state(folder: Path) -> dict[str, Any]:
         ConfigError: it is one of another version.
     """
     try:
-        content = json.loads((folder / STATE / checkpoint.REST).read_text(encoding="utf-8"))
+        content = read_json(folder / STATE / checkpoint.REST)
         version, portable = content["ray"], TREE in content
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(

@@ -136,10 +136,11 @@ def pool(
     from hflray.config import load_config
     from hflray.rl.fleets import FleetSpec
     from hflray.rl.solved_fleets import prepare
+    from hflray.support.terminal.output import new_console
 
     loaded = load_config(config, overrides or [])
     learning = loaded.learning
-    with Progress() as bar:
+    with Progress(console=new_console()) as bar:
         task = bar.add_task("fleets solved")
         solved = prepare(
             FleetSpec.of(loaded), learning.fleets, learning.cache, workers=workers,

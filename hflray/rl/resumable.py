@@ -8,16 +8,18 @@ import math
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 import ray
 import torch
+from pydantic import BaseModel, Field
 
 from hflray.errors import ConfigError, DamagedError, DivergedError
 from hflray.rl.algorithm import checked_state
 from hflray.rl.files import PROGRESS, RLLIB
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
+from hflray.support.reader import fit, read_json
 from hflray.training.start import start_local_ray
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -32,6 +34,16 @@ class LearnedPoint(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """Return the logged metrics by name."""
+
+
+class ProgressContent(BaseModel):
+    """What a checkpoint says of the progress of a training."""
+
+    learning: dict[str, Any]
+    env_steps: Annotated[int, Field(ge=0)]
+    episodes: Annotated[int, Field(ge=0)]
+    learn_s: float
+    points: list[Any]
 
 
 class ResumableTraining(ABC):
@@ -132,7 +144,8 @@ class ResumableTraining(ABC):
         source = Path(folder).resolve()
         checked_state(source / RLLIB)
         try:
-            state = checked(json.loads((source / PROGRESS).read_text(encoding="utf-8")))
+            state = checked(read_json(source / PROGRESS))
+            fit(ProgressContent, state)
         except (OSError, ValueError) as error:
             raise DamagedError(
                 f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"

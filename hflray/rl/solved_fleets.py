@@ -27,6 +27,7 @@ from hflray.errors import ConfigError
 from hflray.rl.cli import pool_app
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 from hflray.support.files import replacing, write
+from hflray.support.reader import read_json
 from hflray.support.terminal.app import exit_code
 
 SPEC = "spec.json"
@@ -98,17 +99,17 @@ def read_spec(folder: Path) -> FleetSpec:
         ConfigError: `folder` is no cache, a cache of another format, or its specification is damaged.
     """
     try:
-        content = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+        content = read_json(folder / SPEC)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, this hflray reads {FORMAT}")
         spec = FleetSpec.from_dict(content["spec"])
         if content["hash"] != spec.hash:
             raise ValueError("its checksum differs")
         return spec
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"learning.cache: {folder} holds no solved fleets ({str(error).splitlines()[0]}); give another folder, "
-            "or remove it"
+            f"learning.cache: {folder} holds no solved fleets ({reason}); give another folder, or remove it"
         ) from error
 
 
@@ -225,6 +226,8 @@ def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
 def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
     try:
         a = read_archive(path)
+        if wrong := sorted(name for name, array in a.items() if array.dtype.kind not in "iuf"):
+            raise ValueError(f"{wrong[0]} holds no numbers")
         h, m = np.concatenate([[0], a["h"].cumsum()]), np.concatenate([[0], a["m"].cumsum()])
         links = np.concatenate([[0], (a["h"] * a["m"]).cumsum()])
         fleets = []
@@ -239,7 +242,7 @@ def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
             per_device = a["cycles_per_sample"][device], a["samples"][device]
             fleets.append(SolvedFleet(problem, a["labels"][device], objective, *per_device))
         return fleets, float(a["solve_s"])
-    except (*UNREADABLE, KeyError) as error:
+    except (*UNREADABLE, LookupError, TypeError) as error:
         raise ConfigError(f"{path}: a damaged file of solved fleets ({error}); remove it and run again") from error
 
 

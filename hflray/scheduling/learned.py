@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from hflray import metrics
 from hflray.assignment.d3qn import one_thread
-from hflray.assignment.policy import read_policy
+from hflray.assignment.policy import filled, read_policy
 from hflray.errors import ConfigError
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
@@ -24,6 +24,7 @@ from hflray.scheduling.ranking import highest
 from hflray.scheduling.rows import device_rows
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.policies import locate
+from hflray.support.reader import UnfitError
 
 SHIPPED = Path(__file__).with_name("policies") / "digits.safetensors"
 SETTING = "scheduling.options.policy"
@@ -84,9 +85,10 @@ def load_scores(path: str | Path) -> tuple[ScoreNetwork, dict[str, Any]]:
     """
     saved, tensors = read_policy(path, SETTING, FIX)
     try:
-        network = ScoreNetwork(ScoreSpec(**saved["spec"]))
-        network.load_state_dict(tensors)
-    except (TypeError, RuntimeError) as error:
+        network = filled(lambda: ScoreNetwork(ScoreSpec(**saved["spec"])), tensors)
+        if saved["card"].get("trained_on", {}).get("target") is None:
+            raise UnfitError("its card lacks trained_on.target")
+    except (TypeError, ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"{SETTING}: {path} is no policy of a scheduler of this version ({first}); {FIX}") from None
     return network.eval().requires_grad_(False), saved["card"]

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.support.reader import parse_json
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
@@ -37,9 +39,12 @@ def packed(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def unpacked(saved: Mapping[str, Any]) -> NDArray[Any]:
-    """Return the array of `packed`, which may be written to."""
-    flat = np.frombuffer(base64.b64decode(saved["base64"]), dtype=np.dtype(saved["dtype"]))
-    return flat.reshape(saved["shape"]).copy()
+    """Return the array of `packed`, which may be written to. Raises ValueError: it is damaged."""
+    try:
+        flat = np.frombuffer(base64.b64decode(saved["base64"]), dtype=np.dtype(saved["dtype"]))
+        return flat.reshape(saved["shape"]).copy()
+    except (TypeError, KeyError, ArithmeticError) as error:
+        raise ValueError(f"an array cannot be read ({error})") from error
 
 
 def deflated(columns: Mapping[str, list[Any]]) -> str:
@@ -53,9 +58,14 @@ def inflated(text: str) -> dict[str, list[Any]]:
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
-        columns = json.loads(content) if inflater.eof else None
+        columns = parse_json(content) if inflater.eof else None
     except (binascii.Error, zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"a compressed table cannot be read ({error})") from error
-    if not isinstance(columns, dict) or not all(isinstance(column, list) for column in columns.values()):
+    lists = list(columns.values()) if isinstance(columns, dict) else []
+    if (
+        not isinstance(columns, dict)
+        or not all(isinstance(each, list) for each in lists)
+        or len({*map(len, lists)}) > 1
+    ):
         raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")
     return columns

@@ -21,6 +21,7 @@ from safetensors.numpy import save as as_safetensors
 from hflray.errors import DamagedError
 from hflray.support.checksum import checked, digest, stamped
 from hflray.support.files import replacing_folder, write
+from hflray.support.reader import memory_share, read_bytes, read_json
 
 ARRAYS, REST = "arrays.safetensors", "state.json"
 OF_ARRAYS = "arrays_sha256"  # the key of the checksum of the file of arrays
@@ -51,8 +52,8 @@ def load(folder: str | Path) -> dict[str, Any]:
     """
     source = Path(folder)
     try:
-        values = checked(json.loads((source / REST).read_text(encoding="utf-8")))
-        content = (source / ARRAYS).read_bytes()
+        values = checked(read_json(source / REST))
+        content = read_bytes(source / ARRAYS, memory_share(0.5))
         if values.pop(OF_ARRAYS, None) not in (None, digest(content)):
             raise ValueError(f"the checksum of {ARRAYS} differs")
         arrays = from_safetensors(content)

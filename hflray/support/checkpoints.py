@@ -16,6 +16,8 @@ from pathlib import Path
 
 from hflray.errors import DamagedError
 from hflray.support.checksum import digest
+from hflray.support.files import write
+from hflray.support.reader import unzip
 from hflray.support.store import Store
 
 FOLDER = "checkpoints"
@@ -71,12 +73,13 @@ class Checkpoints:
         where = f"checkpoint {self.trial}, round {round}"
         if digest(content).encode() != sha256:
             raise DamagedError(f"{where}: its checksum differs")
+        try:
+            files = unzip(content, len(content))  # nothing in it is compressed
+        except ValueError as error:
+            raise DamagedError(f"{where}: it cannot be unpacked ({error})") from error
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                    archive.extractall(folder)  # it leaves out drives, "..", and the first slash of a name
-            except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-                raise DamagedError(f"{where}: it cannot be unpacked ({error})") from error
+            for name, each in files.items():
+                write(Path(folder, name), each)
             yield Path(folder)
 
     def _name(self, round: int) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hflray.support.reader import parse_json
+
 SHA256, CRC32 = "sha256", "crc32"  # the keys of the checksums
 _TAIL = re.compile(rb'([0-9a-f]{8})"\}')
 
@@ -74,7 +76,7 @@ def from_line(line: bytes) -> tuple[dict[str, Any], bool]:
     match = _TAIL.fullmatch(tail) if mark else None
     if match and zlib.crc32(body) != int(match[1], 16):
         raise ValueError("its checksum differs")
-    entry = json.loads(line)
+    entry = parse_json(line)
     if not isinstance(entry, dict) or (CRC32 in entry) != bool(match):
         raise ValueError("it is no entry")
     entry.pop(CRC32, None)

@@ -16,6 +16,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from typing import NamedTuple
 from hflray.errors import ConfigError
 
 MIB = 2**20
+SWEEP = "sweep.json"  # the file by which a sweep's folder is known
 # No space, over the quota, a read-only file system, and a defect of the device.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 # The same in the messages of libraries that raise errors of their own: SQLite, safetensors, PyArrow, Ray.
@@ -59,9 +61,11 @@ def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
 
     Raises:
         OSError: the file cannot be written. The error names `path`.
+        ConfigError: the way to `path` leads through a link below a sweep's folder.
     """
     target = Path(path)
     scratch = target.with_name(f".{uuid.uuid4().hex[:8]}-{target.name[-40:]}")  # names are limited to 255 bytes
+    _refuse_way(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield scratch
@@ -88,6 +92,7 @@ def replacing_folder(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     scratch = None
+    _refuse_way(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -131,7 +136,8 @@ def append(path: Path, content: bytes, create: bool = True) -> None:
     Raises:
         OSError: the file cannot be written, or is missing and may not be made. The error names `path`.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    _refuse_way(path)
     try:
         file = os.open(path, flags, 0o666)
         try:
@@ -246,15 +252,38 @@ def size_text(size_bytes: float) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder that holds symbolic links, because a stranger's link would let hflray write into other files.
+    """Refuse a folder with other things than files and folders, because it may be a stranger's.
+
+    A link would let hflray write into other files, and a pipe would let it wait for ever.
 
     Raises:
-        ConfigError: the folder holds a link. The folder itself may be one.
+        ConfigError: the folder holds such a thing. The folder itself may be a link.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            if (path := Path(place, name)).is_symlink():
-                raise ConfigError(
-                    f"{path}: a symbolic link to {os.readlink(path)}, through which another file would be changed; "
-                    "put the file itself in its place, or remove the link"
-                )
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise _linked(path)
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise ConfigError(f"{path}: a pipe, a socket or a device, and no file; remove it")
+
+
+def _linked(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path}: a symbolic link to {os.readlink(path)}, through which another file would be changed; "
+        "put the file itself in its place, or remove the link"
+    )
+
+
+def _refuse_way(path: Path) -> None:
+    """Refuse to write through a symbolic link below a sweep's folder, which may be a stranger's.
+
+    A link to that folder, or above it, is the user's own. Raises ConfigError: there is a link below it.
+    """
+    link: Path | None = None
+    for place in Path(os.path.abspath(path)).parents:
+        if link is not None and os.path.lexists(place / SWEEP):
+            raise _linked(link)
+        if place.is_symlink():
+            link = place

@@ -18,6 +18,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.support.checksum import digest, file_digest
+from hflray.support.reader import read_bytes
 from hflray.support.text import one_line
 
 # The settings that name files, and whether the bytes are kept.
@@ -104,9 +105,7 @@ def pin(name: str, folder: Path | None = None, keep: bool = True) -> str:
     place = name if match is None else match["name"]
     try:
         path = ((folder or Path()) / Path(place).expanduser()).resolve()
-        if keep and (size_mb := path.stat().st_size / 2**20) > MOST_MB:
-            raise ConfigError(f"{one_line(place)}: has {size_mb:.0f} MB; accepted: at most {MOST_MB} MB; shorten it")
-        content = path.read_bytes() if keep else None
+        content = read_bytes(path, MOST_MB * 2**20) if keep else None
         sha256 = digest_of(path) if content is None else digest(content)
     except (OSError, RuntimeError, ValueError) as error:
         if match is not None:  # it may still come from elsewhere; `content_of` says so if it does not

@@ -10,6 +10,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.support.files import write
+from hflray.support.reader import UnfitError, memory_share, read_bytes
 
 
 class Store:
@@ -51,7 +52,12 @@ class Store:
         return sorted(str(info.base_name) for info in infos)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content. Raises OSError: it cannot be read."""
+        """Return a file's content. Raises OSError: it cannot be read, or needs more than half of this memory."""
+        if self.is_local:
+            try:
+                return read_bytes(self._full(name), memory_share(0.5))
+            except UnfitError as error:
+                raise OSError(f"{self._full(name)}: {error}") from None
         with self._system.open_input_stream(self._full(name)) as file:
             return bytes(file.read())
 

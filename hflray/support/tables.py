@@ -17,6 +17,7 @@ import numpy as np
 
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray
+from hflray.support.reader import read_parquet
 from hflray.support.text import one_line
 
 SUFFIXES = (".csv", ".parquet")
@@ -182,14 +183,10 @@ class Table:
     _decimal_comma = False
 
     def _of_parquet(self, content: bytes) -> Any:
-        import pyarrow as pa
-        from pyarrow import parquet
-
         try:
-            table = parquet.read_table(io.BytesIO(content))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ConfigError(f"{self.name}: is no Parquet file ({one_line(reason)}); write it anew") from error
+            table = read_parquet(content, others=True)
+        except ValueError as error:
+            raise ConfigError(f"{self.name}: is no Parquet file that can be read ({error}); write it anew") from error
         self._refuse_names(list(table.column_names))
         if not table.num_rows:
             raise ConfigError(f"{self.name}: has no row; accepted: one or more")

@@ -7,6 +7,7 @@ that a reader sees these characters, and no terminal, browser, chart, table or f
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # Control characters, lone surrogates, and the separators of lines and paragraphs: Unicode's Cc, Cs, Zl and Zp.
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
@@ -44,6 +45,14 @@ def one_line(text: object) -> str:
     """
     shown = shown_address(str(text))
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown)
+
+
+def visible(text: str) -> str:
+    """Return a text of several lines for a terminal: as `one_line`, but line feeds, tabs and all spaces stay."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(letter if letter in "\n\t" or unicodedata.category(letter) == "Zs" else one_line(letter)
+                   for letter in text)  # fmt: skip
 
 
 def shorten(value: object) -> str:

@@ -22,10 +22,12 @@ from hflray.errors import ConfigError, nearest
 from hflray.support import inputs, policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
+from hflray.support.reader import MOST_BYTES, fit, parse_json, read_bytes, read_json
 from hflray.support.references import SHOWN, Source
 from hflray.support.terminal.app import spoken
 from hflray.support.text import one_line, shown_address
 from hflray.sweep import SweepFile
+from hflray.tracking.schema import SweepContent
 
 VERSION = 1
 FILE = "sweep.json"
@@ -170,9 +172,11 @@ class SweepFolder:
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
-            content = checked(json.loads((path / FILE).read_text(encoding="utf-8")))
+            content = checked(read_json(path / FILE, inside=path))
+            fit(SweepContent, content)
             for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
-                content["file"].get("tune", {}).pop(name, None)
+                if isinstance(settings := content["file"].get("tune"), dict):
+                    settings.pop(name, None)
             version = content["version"]
             if version != VERSION:
                 raise ConfigError(
@@ -192,7 +196,7 @@ class SweepFolder:
             started_ms = int(content.get("started_ms", 0))
             folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
             return replace(folder, inputs=files)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
 
@@ -254,7 +258,7 @@ def _start(path: Path) -> tuple[float, int, str]:
     stamp = STAMP.search(path.name)
     started_ms = 0.0
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        started_ms = float(json.loads((path / FILE).read_text(encoding="utf-8"))["started_ms"])
+        started_ms = float(read_json(path / FILE, inside=path)["started_ms"])
     if not started_ms:
         with suppress(ValueError):  # there is no journal
             started_ms = min(_first_start(file) for file in path.glob("journal/*.jsonl"))
@@ -267,9 +271,9 @@ def _start(path: Path) -> tuple[float, int, str]:
 def _first_start(journal: Path) -> float:
     """Return the time in a journal's first line, ms since 1970; infinite if it cannot be read."""
     try:
-        with journal.open(encoding="utf-8") as file:
-            return float(json.loads(file.readline())["start"])
-    except (OSError, ValueError, KeyError, TypeError):
+        line = read_bytes(journal, until=MOST_BYTES, inside=journal.parent.parent).partition(b"\n")[0]
+        return float(parse_json(line)["start"])
+    except (OSError, ValueError, LookupError, TypeError):
         return np.inf
 
 

@@ -17,11 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from hflray.config import ExperimentConfig, validate_stored
 from hflray.errors import DamagedError, DataError
 from hflray.support.checkpoints import Checkpoints
+from hflray.support.reader import parse_yaml
 from hflray.tracking.journal import Journal, Tables
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Files, Run
@@ -94,7 +93,7 @@ class Artifacts:
             return None
         from hflray.models.problem import Problem  # torch takes a second to import
 
-        tree = yaml.safe_load(run.artifacts.get("config.yaml", ""))
+        tree = parse_yaml(run.artifacts.get("config.yaml", ""))
         config = validate_stored(ExperimentConfig, tree, "config.yaml")
         dataset = self._dataset(config)
         return None if dataset is None else FinalModel(saved, dataset, Problem.of(dataset, config))

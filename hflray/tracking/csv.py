@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hflray.support.files import append, write
+from hflray.support.reader import read_bytes
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.sink import Ending, Place, Round, Run, Sink
 
@@ -54,8 +55,9 @@ class CSVSink(Sink):
         _cut_torn_row(path)
         try:
             rows = {int(row.pop(ROUND)): _values(row) for row in _read(path)}
-            with path.open(encoding="utf-8", newline="") as file:
-                columns = next(csv.reader(file), [])  # empty if the machine went down before the disk had the file
+            columns = next(
+                csv.reader(io.StringIO(read_bytes(path).decode(), newline="")), []
+            )  # empty if the machine went down before the disk had the file
         except (ValueError, KeyError, TypeError, csv.Error):  # damaged
             path.unlink()
             return -1
@@ -106,8 +108,7 @@ def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")))
 
 
 def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.metrics import ROUND_OBJECTIVE
+from hflray.support.reader import fit, parse_json, read_bytes, read_json, read_parquet
 from hflray.support.text import one_line
 from hflray.tracking.addresses import refuse_elsewhere
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import client_of, quoted
+from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
 
 
@@ -100,6 +101,10 @@ class History:
     started_ms: int
     ended_ms: int
 
+    def __post_init__(self) -> None:
+        """Raise UnfitError: a value has another type, as in a file that is damaged or a stranger's."""
+        fit(RunContent, {name: getattr(self, name) for name in RunContent.model_fields})
+
 
 def read_histories(
     uri: str, experiment: str, sweep: str, on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -138,11 +143,14 @@ def _history(client: Any, run: Any) -> History:
         def fetch(name: str) -> Path:
             return Path(client.download_artifacts(run_id, name, folder))
 
-        config = fetch("config.yaml").read_text(encoding="utf-8") if "config.yaml" in names else ""
-        environment = json.loads(fetch("environment.json").read_text()) if "environment.json" in names else {}
+        def fetched(name: str) -> Any:
+            return read_parquet(read_bytes(fetch(name))).to_pandas()
+
+        config = read_bytes(fetch("config.yaml")).decode() if "config.yaml" in names else ""
+        environment = read_json(fetch("environment.json")) if "environment.json" in names else {}
         if "rounds.parquet" in names:
-            devices = pd.read_parquet(fetch("devices.parquet")) if "devices.parquet" in names else None
-            tables = Tables(pd.read_parquet(fetch("rounds.parquet")), devices)
+            devices = fetched("devices.parquet") if "devices.parquet" in names else None
+            tables = Tables(fetched("rounds.parquet"), devices)
         else:
             rows: dict[int, dict[str, float]] = {}
             for name in run.data.metrics:
@@ -200,7 +208,7 @@ def _journalled(entries: list[dict[str, Any]]) -> History:
         status=ends[-1]["end"] if ends else "RUNNING",
         error=ends[-1]["error"] if ends else None,
         config=last["artifacts"]["config.yaml"],
-        environment=json.loads(last["artifacts"]["environment.json"]),
+        environment=parse_json(last["artifacts"]["environment.json"]),
         values=values,
         tables=Tables.of(entries),
         started_ms=first["start"],

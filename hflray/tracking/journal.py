@@ -26,6 +26,8 @@ import numpy as np
 
 from hflray.support.checksum import CRC32, from_line, to_line
 from hflray.support.files import append_line
+from hflray.support.reader import read_bytes
+from hflray.tracking.schema import wrong_key
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 VOID = "void_from"  # an older hflray left the damaged lines from this offset up to its line, and did not cut them off
 MARK = f'"{CRC32}": "'.encode()
+MOST_BYTES = 2**30  # of a journal
 
 
 @dataclass(frozen=True)
@@ -183,9 +186,7 @@ class Journal:
         lines: list[tuple[int, dict[str, Any] | None]] = []
         if not self.path(key).exists():
             return lines, offset
-        with self.path(key).open("rb") as file:
-            file.seek(offset)
-            text = file.read(-1 if until is None else max(0, until - offset))
+        text = read_bytes(self.path(key), MOST_BYTES, self.folder.parent, offset, until)
         *content, _ = text.split(b"\n")  # what follows the last newline may still be being written
         any_confirmed, is_checked = False, any(MARK in line for line in content)
         for line in content:
@@ -193,6 +194,8 @@ class Journal:
                 entry, confirmed = from_line(line) if line else ({}, False)
                 if line and not confirmed and any_confirmed:
                     raise ValueError("it has no checksum, although an earlier line has one")
+                if (key_of := wrong_key(entry)) is not None:
+                    raise ValueError(f"{key_of} is of a wrong type")
                 any_confirmed |= confirmed
                 if VOID in entry:
                     lines = [each for each in lines if each[0] < entry[VOID]]
@@ -217,17 +220,19 @@ def _is_after(entry: Mapping[str, Any], after: int | None) -> bool:
 
 def run_of(key: str, entries: Sequence[Mapping[str, Any]]) -> Run | None:
     """Return the run of the last ``start`` among journal entries; None if there is none."""
+    names = ("name", "params", "tags", "artifacts", "dataset")
     start = next((entry for entry in reversed(entries) if "start" in entry), None)
-    if start is None:
+    if start is None or any(name not in start for name in names):
         return None
-    return Run(key, **{name: start[name] for name in ("name", "params", "tags", "artifacts", "dataset")})
+    return Run(key, **{name: start[name] for name in names})
 
 
 def ending_of(entries: Sequence[Mapping[str, Any]]) -> Ending | None:
     """Return how the run of these journal entries ended; None if it has not, or has begun again."""
     for entry in reversed(entries):
         if "end" in entry:
-            return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
+            error = entry.get("error")
+            return Ending("FAILED" if error else "FINISHED", error, dict(entry.get("tags", {})))
         if "start" in entry or "round" in entry:
             break
     return None
@@ -251,5 +256,9 @@ def artifacts_of(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str | 
 
 def rounds_of(entries: Sequence[Mapping[str, Any]]) -> list[Round]:
     """Return the rounds among journal entries, each once, in ascending order."""
-    rounds = {e["round"]: Round(e["round"], e["time"], e["metrics"]) for e in entries if "round" in e}
+    rounds = {
+        e["round"]: Round(e["round"], e["time"], e["metrics"])
+        for e in entries
+        if e.keys() >= {"round", "time", "metrics"}
+    }
     return [rounds[number] for number in sorted(rounds)]

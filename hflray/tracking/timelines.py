@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = "timelines"
+MOST_NUMBERS = 50_000_000  # of all rounds; a few bytes of a journal may inflate to many
 
 
 def timeline_of(entries: Sequence[dict[str, Any]]) -> pd.DataFrame | None:
@@ -35,7 +36,13 @@ def timeline_of(entries: Sequence[dict[str, Any]]) -> pd.DataFrame | None:
     """
     import pandas as pd
 
-    rounds = {entry["round"]: inflated(entry["timeline"]) for entry in entries if "timeline" in entry}
+    rounds, numbers = dict[int, dict[str, list[Any]]](), 0
+    for entry in entries:
+        if "timeline" in entry:
+            rounds[entry["round"]] = table = inflated(entry["timeline"])
+            numbers += sum(map(len, table.values()))
+            if numbers > MOST_NUMBERS:
+                raise ValueError(f"the timeline of a run holds more than {MOST_NUMBERS:,} numbers")
     if not rounds:
         return None
     return pd.concat([pd.DataFrame({"round": n, **rounds[n]}) for n in sorted(rounds)], ignore_index=True)

@@ -30,12 +30,14 @@ from hflray.support import references
 from hflray.support.checksum import checked
 from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
+from hflray.support.reader import fit, read_json
 from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
 from hflray.tracking.addresses import DATABASE, of_folder
 from hflray.tracking.artifacts import KINDS, Artifacts, load
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import MLflowSink, database_uri
+from hflray.tracking.schema import TrackedContent
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Ending, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
@@ -383,16 +385,17 @@ def sync(folder: Path, uri: str | None = None) -> bool:
     """
     outside = folder.resolve().parent
     try:
-        sweep = checked(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
+        sweep = checked(read_json(folder / "sweep.json", inside=folder))
+        fit(TrackedContent, sweep)
         sources = references.from_json(sweep.get("references", ()))
         uri = of_folder(sweep["uri"], outside, uri)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
     foreign = references.adopt_own(sources, outside)
-    sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *sweep.get("sinks", ())])
+    sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *(sweep.get("sinks") or ())])
     tracker = Tracker(uri, sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     return tracker.close()

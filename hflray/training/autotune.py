@@ -35,6 +35,7 @@ from hflray.support.cache import cache_folder, cpu_model
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.native import compiler
+from hflray.support.reader import read_json
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.fused import fused_library
@@ -278,8 +279,9 @@ def remembered(subject: dict[str, Any], measure: Callable[[], dict[str, float]])
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder("autotune") / f"{name}.json"
     try:
-        saved: dict[str, float] = checked(json.loads(path.read_text(encoding="utf-8")))["rates"]
-        return saved
+        saved: dict[str, float] = checked(read_json(path))["rates"]
+        if isinstance(saved, dict) and all(isinstance(rate, float) for rate in saved.values()):
+            return saved
     except (OSError, ValueError, KeyError):
         pass  # there is no file, or it is damaged
     start = time.perf_counter()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from hflray.errors import ConfigError
 from hflray.support.provenance import differences, release
+from hflray.support.reader import parse_yaml, read_bytes
 from hflray.support.terminal.app import HELP, exit_code, single
 from hflray.training.start import start_ray
 
@@ -156,9 +156,9 @@ def cpus_to_come(path: Path, live: int) -> float:
 
 def _to_come(path: Path, live: int, resource: str) -> float:
     try:
-        cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
+        cluster = parse_yaml(read_bytes(path).decode())
         kinds = cluster["available_node_types"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0.0  # this machine is not a head that `ray up` started
     total = 0.0
     for name, kind in kinds.items():

@@ -5,13 +5,13 @@ The folders were ``<sweep>/<trial>/checkpoint_<number>``, and what a task saves 
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from hflray.support.checkpoints import Checkpoints
+from hflray.support.reader import read_json
 from hflray.sweep.results import SweepFolder
 
 PATTERN = "checkpoint_*"
@@ -33,7 +33,7 @@ def adopt_older(folder: SweepFolder, trial: str) -> None:
         for path in older:
             for name, key in STEPS.items():
                 with suppress(OSError, ValueError, KeyError, TypeError):
-                    step = int(json.loads((path / name).read_text(encoding="utf-8"))[key])
+                    step = int(read_json(path / name, inside=folder.path)[key])
                     checkpoints.save(step, partial(_copy, path))
 
 

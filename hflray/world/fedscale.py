@@ -13,7 +13,6 @@ trust into JSON.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.files import write
+from hflray.support.reader import parse_json, read_bytes
 from hflray.support.terminal.app import HELP, exit_code, single
 
 COLUMNS = ["client", "active_s", "inactive_s"]
@@ -43,7 +43,7 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
         ConfigError: the file is not of this form; the message names the client or the line.
     """
     try:
-        text = source.read_text(encoding="utf-8-sig")
+        text = read_bytes(source).decode("utf-8-sig")
         clients = _json(text, devices) if source.suffix == ".json" else _csv(text, devices)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
@@ -75,7 +75,7 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
 
 def _json(text: str, devices: int | None) -> list[tuple[list[Spell], float]]:
     """Return the spells and the finish_time of each client. Raises ValueError with the client's name."""
-    tree = json.loads(text)
+    tree = parse_json(text)
     if not isinstance(tree, dict):
         raise ValueError(f"it is a {type(tree).__name__} and not a mapping of clients")
     return [_client(name, client) for name, client in list(tree.items())[:devices]]

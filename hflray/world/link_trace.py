@@ -20,6 +20,7 @@ from hflray.fleet.links import DENSE_LINKS
 from hflray.fleet.random import gain_of_rate
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.checksum import digest
+from hflray.support.reader import read_bytes
 from hflray.support.tables import Table, match, read_table
 from hflray.support.text import one_line
 from hflray.world.fading import Fading
@@ -52,7 +53,7 @@ class LinkTrace(Fading, Part):
         if not isinstance(path, str) or not path:
             raise ConfigError(f"{SETTING}: got {path!r}; accepted: the path of a CSV or Parquet file; correct it")
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{SETTING}: {one_line(path)} cannot be read ({error}); give the path of a file"

@@ -10,7 +10,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from hflray.errors import ConfigError
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.reader import MOST_BYTES, read_bytes
 from hflray.support.text import one_line
 from hflray.world.part import Part
 
@@ -63,7 +63,7 @@ class Trace:
             return ConfigError(f"{setting}: {path}, line {line}: {reason}; correct the line")
 
         try:
-            content = Path(path).read_bytes()
+            content = read_bytes(path, MOST_BYTES)
             lines = content.decode("utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             line = 1 + error.object.count(b"\n", 0, error.start)

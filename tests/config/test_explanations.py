@@ -48,7 +48,7 @@ MISTAKES = [
         [
             "data.partition",
             "'skewed'",
-            "known: dirichlet, edge_dirichlet, edge_iid, edge_noniid, flwr:NAME, iid, majority, owners, resampled, shards",
+            "known: dirichlet, edge_dirichlet, edge_iid, edge_noniid, flwr:NAME, iid, majority, owners, resampled",
         ],
     ),
     ("data.samples_per_device=0", ["data.samples_per_device", "got 0", "1 sample or more", "raise"]),

@@ -65,7 +65,7 @@ def test_the_strict_loader_of_yaml_is_a_safe_one() -> None:
     import yaml
 
     from hflray.config.files import _StrictLoader
-    from hflray.report.runs import LOADER
+    from hflray.support.reader import LOADER
 
     assert issubclass(_StrictLoader, yaml.SafeLoader)
     assert LOADER in (yaml.SafeLoader, yaml.CSafeLoader)

@@ -20,7 +20,8 @@ from typer.core import TyperGroup
 from hflray.errors import HflrayError, WriteError
 from hflray.support.files import disk_failure
 from hflray.support.references import blame
-from hflray.support.text import shown_address
+from hflray.support.terminal.stream import safe_output
+from hflray.support.text import one_line
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # the context settings of every command
 WRITE_FAILED = 1  # the exit code if a file could not be written; the same command goes on when there is room
@@ -86,6 +87,11 @@ def exit_code(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> i
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="hflray.plain")
     words = sys.argv[1:] if arguments is None else list(arguments)
+    with safe_output():
+        return _run(app, words, name)
+
+
+def _run(app: typer.Typer, words: list[str], name: str) -> int:
     try:
         code = app(words, prog_name=name, standalone_mode=False)
     except HflrayError as error:
@@ -123,7 +129,7 @@ def _misused(error: Any, name: str) -> int:
 
 def _fail(lines: Sequence[str]) -> int:
     for line in lines:
-        print(f"error: {shown_address(line)}", file=sys.stderr)
+        print(f"error: {one_line(line)}", file=sys.stderr)
     return 2
 
 

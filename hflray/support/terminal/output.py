@@ -5,23 +5,55 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.logging import RichHandler
+from rich.segment import Segment
+
+from hflray.support.terminal.stream import SafeStream
+from hflray.support.text import visible
 
 WIDE = 100_000  # the width of a log file, where no line is broken
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 _unfinished: WeakSet[Console] = WeakSet()  # the outputs whose last line waits for its seconds
 
 
-def new_console() -> Console:
+class SafeConsole(Console):
+    """Rich's console for texts that may be a stranger's: their control characters are shown, their markup is text.
+
+    Rich's own colours and cursor movements are made after `render`, so that they reach the terminal.
+    """
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(width=width, markup=False, emoji=False, highlight=False)
+
+    @property
+    def file(self) -> Any:
+        """The standard output itself, because Rich's own escapes must pass."""
+        stream = super().file
+        return stream.stream if isinstance(stream, SafeStream) else stream
+
+    @file.setter
+    def file(self, new: Any) -> None:
+        self._file = new
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what an object shows."""
+        for text, style, control in super().render(renderable, options):
+            if control is None:
+                style = style.update_link(None) if style is not None and style.link else style
+                text = visible(text)
+            yield Segment(text, style, control)
+
+
+def new_console() -> SafeConsole:
     """Return the output. A file or a pipe has no width, unless ``$COLUMNS`` names one."""
-    console = Console()
-    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=WIDE)
+    console = SafeConsole()
+    return console if console.is_terminal or os.environ.get("COLUMNS") else SafeConsole(width=WIDE)
 
 
 def show_log(console: Console) -> None:

@@ -1,0 +1,185 @@
+"""Texts of strangers reach a terminal as text: no control character of theirs is sent, and no markup is obeyed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hflray.support.checksum import SHA256, stamped
+from hflray.support.terminal.app import exit_code
+from hflray.support.terminal.output import new_console, show_log
+from hflray.support.text import visible
+from tests.foreign import samples
+from tests.foreign.samples import FOLDER, NAME
+from tests.foreign.test_foreign import called
+
+POISON = "\x1b]52;c;ZXZpbA==\x07\x9b31mEVIL\x1b[31mEVIL\u202e\u2066[red]x[/red][link=http://x]y[/link]:warning:"
+OWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours and movements of Rich
+
+
+class Terminal(io.StringIO):
+    """An output that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with every format, in which each text that may be one holds `POISON`."""
+    root = tmp_path_factory.mktemp("poisoned") / "samples"
+    samples.make(root)
+    path = root / "exports" / f"{NAME}.zip"
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    content = json.loads(files["runs.json"])
+    content |= {name: content[name] + POISON for name in ("name", "title", "description")}
+    content["notes"] = [f"a{POISON}: left out: b{POISON}"]
+    for run in content["runs"]:
+        run["error"], run["status"] = POISON, "FAILED"
+        run["environment"] = dict.fromkeys(run["environment"], POISON)
+    content["runs"].append(content["runs"][0] | {"config": {POISON: POISON}})
+    files["runs.json"] = json.dumps(content).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, each in files.items():
+            archive.writestr(name, each)
+        archive.writestr("about.txt", POISON)
+    shutil.copy(path, path.with_name(f"a{POISON.replace('/', '')}.zip"))
+    folder = root / "results" / FOLDER
+    tree = json.loads((folder / "sweep.json").read_text())
+    tree.pop(SHA256)
+    tree["file"]["description"], tree["experiment"] = POISON, POISON
+    (folder / "sweep.json").write_text(json.dumps(stamped(tree)))
+    for journal in (folder / "journal").glob("*.jsonl"):
+        lines = []
+        for line in journal.read_text().splitlines():
+            entry = json.loads(line)
+            entry.pop("crc32")
+            if "start" in entry:
+                entry["name"] += POISON
+                entry["tags"] = dict.fromkeys(entry["tags"], POISON)
+                entry["params"] = dict.fromkeys(entry["params"], POISON)
+            if "end" in entry:
+                entry["error"], entry["tags"] = POISON, {"hflray.error": POISON, "hflray.stopped": POISON}
+            body = json.dumps(entry)[:-1]
+            lines.append(f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}\n')
+        journal.write_text("".join(lines))
+        shutil.copy(journal, journal.with_name(f"a{POISON.replace('/', '')}.jsonl"))
+    (root / f"own{POISON.replace('/', '')}.py").write_text(f"raise ValueError({POISON!r})\n")
+    return root
+
+
+def check(text: str, terminal: bool) -> None:
+    """Check that a text sends a terminal nothing but Rich's own escapes, and a file nothing at all."""
+    rest = OWN.sub("", text) if terminal else text
+    assert [letter for letter in rest if letter not in "\n\r\t" and visible(letter) != letter] == []
+    assert "\x1b[31mEVIL" not in text
+    assert "\x1b]" not in text
+
+
+COMMANDS = {
+    "report an export": ("report", "show", NAME, "--from", "{root}/exports", "--out", "{root}/out"),
+    "report a folder": ("report", "show", FOLDER, "--results", "{root}/results", "--out", "{root}/out"),
+    "export": ("report", "show", FOLDER, "--results", "{root}/results", "--out", "{root}/out", "--export", "{root}/e"),
+    "list": ("report", "list"),
+    "no such sweep": ("report", "show", f"x{POISON}", "--results", "{root}/results"),
+    "no such export": ("report", "show", f"x{POISON}", "--from", "{root}/exports"),
+    "no such run": ("explain", f"x{POISON}", "--round", "1", "--results", "{root}/results"),
+    "explain": ("explain", f"a{POISON.replace('/', '')}", "--round", "1", "--results", "{root}/results"),
+    "explain an export": ("explain", "12-3-6-5-0", "--round", "1", "--from", "{root}/exports"),
+    "sync": ("sync", "{root}/results/" + FOLDER),
+    "resume": ("tune", "--resume", FOLDER, "--results", "{root}/results"),
+    "resume another": ("tune", "--resume", f"x{POISON}", "--results", "{root}/results"),
+    "check": ("check", "{root}/own" + POISON.replace("/", "") + ".py"),
+    "leaderboard": ("leaderboard", "assignment", f"{{root}}/own{POISON.replace('/', '')}.py:Thing"),
+    "a mistake": ("report", f"--{POISON}"),
+    "card": ("card", f"{{root}}/{POISON.replace('/', '')}"),
+}
+
+
+@pytest.mark.parametrize(
+    "terminal", [pytest.param(True, id="a terminal"), pytest.param(False, id="a file", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_sends_no_control_character(
+    poisoned: Path, command: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    code = called(*(word.replace("{root}", str(poisoned)) for word in COMMANDS[command]))
+    monkeypatch.undo()
+    text = out.getvalue() + err.getvalue()
+    assert code in (0, 1, 2)
+    assert text
+    check(text, terminal)
+    if command in ("report an export", "report a folder"):
+        assert "EVIL" in text
+        assert "[red]" in text
+
+
+def test_a_real_terminal_gets_none(poisoned: Path) -> None:
+    words = [word.replace("{root}", str(poisoned)) for word in COMMANDS["report an export"]]
+    master, slave = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"}
+    process = subprocess.Popen([sys.executable, "-m", "hflray", *words], stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    got = b""
+    try:
+        while chunk := os.read(master, 65536):
+            got += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(master)
+    assert process.wait() == 0
+    text = got.decode()
+    assert "EVIL" in text
+    check(text, True)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_log_lines_and_live_displays_send_none(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import logging
+
+    from hflray.sweep.progress import SweepProgress
+
+    out: Any = Terminal() if terminal else io.StringIO()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    console = new_console()
+    show_log(console)
+    with SweepProgress(console, 2) as progress:
+        progress.started("a", f"a{POISON}", 3)
+        progress.round("a", f"a{POISON}", 1, 3, POISON)
+        logging.getLogger("hflray").warning("%s", POISON)
+        progress.ended("a", f"a{POISON}", POISON)
+    monkeypatch.undo()
+    assert "EVIL" in out.getvalue()
+    check(out.getvalue(), terminal)
+
+
+def test_what_is_printed_without_rich_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.support.terminal.test_app import app
+
+    assert exit_code(app, ["first", "--name", POISON], "program") == 0
+    assert visible(POISON) in capsys.readouterr().out
+    assert isinstance(sys.stdout, io.TextIOBase)  # the output is as it was
+
+
+def test_visible_keeps_what_can_be_seen() -> None:
+    assert visible("a\tb\nc é λ 試験 \u00a0 ✓ ±") == "a\tb\nc é λ 試験 \u00a0 ✓ ±"
+    assert visible("\x1b\x9b\u202e\ud800\r\x7f\u2028") == r"\x1b\x9b\u202e\ud800\r\x7f\u2028"
