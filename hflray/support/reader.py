@@ -246,12 +246,12 @@ def unzip(content: bytes, most: int = MOST_BYTES) -> dict[str, bytes]:
         raise ValueError(f"not a whole ZIP file ({one_line(error)})") from error
 
 
-def read_parquet(content: bytes, others: bool = False) -> pyarrow.Table:
+def read_parquet(content: bytes, leave_out: bool = False) -> pyarrow.Table:
     """Return a table of numbers, lists of numbers and names (`is_number`, `is_name`), without its metadata.
 
     Args:
         content: the file.
-        others: whether it may have columns of other types, which are left out.
+        leave_out: whether columns of other types are left out, and not refused.
 
     Raises:
         ValueError: the file is damaged, has a column of another type, or would need more memory than accepted.
@@ -263,10 +263,10 @@ def read_parquet(content: bytes, others: bool = False) -> pyarrow.Table:
         file = parquet.ParquetFile(
             io.BytesIO(content), thrift_string_size_limit=2**24, thrift_container_size_limit=2**18
         )
-        schema = [field for field in file.schema_arrow if not others or _is_readable(field.type)]
+        schema = [field for field in file.schema_arrow if not leave_out or _is_readable(field.type)]
         _check_table(file.metadata, schema)
         names = [field.name for field in schema if _is_name(field.type)]
-        chosen = [field.name for field in schema] if others else None
+        chosen = [field.name for field in schema] if leave_out else None
         table = parquet.read_table(io.BytesIO(content), columns=chosen, read_dictionary=names)
         for name in names:
             for chunk in table[name].chunks:

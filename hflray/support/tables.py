@@ -184,7 +184,7 @@ class Table:
 
     def _of_parquet(self, content: bytes) -> Any:
         try:
-            table = read_parquet(content, others=True)
+            table = read_parquet(content, leave_out=True)
         except ValueError as error:
             raise ConfigError(f"{self.name}: is no Parquet file that can be read ({error}); write it anew") from error
         self._refuse_names(list(table.column_names))
