@@ -115,6 +115,11 @@ class Scenario:
         if config.fleet.name == "table":
             notes += fleet_table(config.fleet.options).notes
         if isinstance(partition, OwnersPartition):
+            if data.samples_per_device is not None:
+                raise ConfigError(
+                    f"data.samples_per_device: got {list(data.samples_per_device)} with data.partition = owners, where a "
+                    "device has the samples of its owner; accepted with it: null; remove it"
+                )
             return cls._by_owner(dataset, fleet, partition, notes)
         has_majority = (options["mix"] if data.partition == "resampled" else data.partition) == "majority"
         sizes, note = device_sizes(

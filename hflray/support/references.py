@@ -33,7 +33,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.support import modules, policies
+from hflray.support import inputs, modules, policies
 from hflray.support.checksum import digest
 from hflray.support.text import one_line
 
@@ -116,9 +116,9 @@ def parse(name: str) -> Reference | None:
 
 
 def short(value: object) -> str:
-    """Return a value as text in which a reference is its class or function, and a policy its path without hash."""
+    """Return a value as text in which a reference is its class or function, and a file has no hash."""
     reference = parse(value) if isinstance(value, str) else None
-    return policies.plain(_PINNED.sub(r"\1", str(value))) if reference is None else reference.thing
+    return policies.plain(inputs.plain(_PINNED.sub(r"\1", str(value)))) if reference is None else reference.thing
 
 
 def spoken(name: str) -> str:

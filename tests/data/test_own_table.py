@@ -134,3 +134,25 @@ def test_a_file_that_changed_is_refused(tmp_path):
     readings(tmp_path, rows=30)
     with pytest.raises(HflrayError, match=r"readings.csv has changed: it has sha256"):
         load(pinned, owner="site")
+
+
+def test_a_smoke_run_keeps_the_fleet_and_its_data(tmp_path):
+    from hflray.sweep import expand, load_sweep, smoke
+
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\nlake,20,0\n")
+    readings(tmp_path)
+    (tmp_path / "own.yaml").write_text(
+        "experiment:\n  fleet: {name: table, options: {devices: devices.csv}}\n"
+        "  data: {name: table, partition: owners, options: {file: readings.csv, target: label, owner: site}}\n"
+        "  scheduling: {name: fedavg, num_scheduled: 3}\n  model: {name: logistic}\n"
+        "sweep:\n  data.options.file: {grid: [readings.csv]}\n"
+    )
+    (trial,) = expand(smoke(load_sweep(tmp_path / "own.yaml")))
+    assert (trial.config.fleet.num_devices, trial.config.scheduling.num_scheduled) == (3, 1)
+    assert trial.name.endswith("file=readings.csv")
+    with pytest.raises(HflrayError, match=r"data.samples_per_device: got \[5, 5\] with data.partition = owners"):
+        Experiment(
+            trial.config.model_copy(
+                update={"data": trial.config.data.model_copy(update={"samples_per_device": (5, 5)})}
+            )
+        )

@@ -311,14 +311,15 @@ class Task(ABC):
 
     def shrink(self, config: ExperimentConfig) -> dict[str, Any]:
         """Return settings by dotted key that make a trial as small as possible with all of its parts (``--smoke``)."""
-        devices = min(config.fleet.num_devices, 20)
-        data: dict[str, Any] = {"data.samples_per_device": [20, 40]}
+        is_drawn = config.fleet.name == "random"
+        devices = min(config.fleet.num_devices, 20) if is_drawn else config.fleet.num_devices
+        data: dict[str, Any] = {} if config.data.partition == "owners" else {"data.samples_per_device": [20, 40]}
         if config.data.name in OF_IMAGES or config.data.name.endswith(".npz"):  # others need no large files
             data = {"data.name": "synthetic", "data.root": None, **data}
         return {
             "max_rounds": 2,
             **(data if self.needs_data else {}),
-            "fleet.num_devices": devices,
+            **({"fleet.num_devices": devices} if is_drawn else {}),
             "scheduling.num_scheduled": min(config.scheduling.num_scheduled, devices // 2 or 1),
             "training.local_iterations": 1,
             "training.edge_iterations": 2,
