@@ -95,7 +95,7 @@ function drawGantt(run, round) {
   byId("gantt-title").textContent = title; byId("gantt-hint").textContent = hint;
   const last = y.length + (absent.length ? absent.length + 0.5 : 0);
   plot("gantt", traces, { height: Math.max(560, 60 + 13 * last), barmode: "overlay", bargap: 0.15, annotations, shapes, uirevision: run.name,
-    margin: { l: 60, r: 75, t: 30, b: 45 }, xaxis: { title: { text: round.end ? "Seconds of the round" : "Seconds of one edge iteration" }, zeroline: false, rangemode: "tozero" },
+    margin: { l: 60, r: Math.min(200, Math.max(75, 12 + 6.5 * Math.max(...run.edgeNames.map((text) => 5 + text.length)))), t: 30, b: 45 }, xaxis: { title: { text: round.end ? "Seconds of the round" : "Seconds of one edge iteration" }, zeroline: false, rangemode: "tozero" },
     yaxis: { tickvals: [...y, ...absent.map((_, row) => y.length + row + 0.5)], ticktext: [...order.map(name), ...absent.map(([reason]) => reason)], range: [last - 0.5, -0.7],
       tickfont: { size: 10 }, title: { text: "Device" }, zeroline: false } }, true);
 }

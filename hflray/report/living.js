@@ -32,7 +32,8 @@ function lived(run, round, order) {
     const at = order.map((_, y) => y).filter((y) => round.edge[order[y]] === e);
     return at.length ? round.until.map((ends) => ({ type: "line", x0: ends[e], x1: ends[e], y0: at[0] - 0.5, y1: at[at.length - 1] + 0.5, line: { color: edgeTone(e), width: 1, dash: "dot" } })) : [];
   });
-  return { traces, shapes, absent: [["away", round.away], ["low on charge", round.low]].filter(([, who]) => who.length) };
+  return { traces, shapes, absent: [["away", round.away], ["low on charge", round.low]].filter(([, who]) => who.length)
+    .map(([reason, who]) => [reason, who.map((i) => quoted(run.deviceNames[i]))]) };
 }
 
 // The devices that could not be scheduled, in as many characters as there is room for.

@@ -52,6 +52,7 @@ def as_run(experiment: Experiment) -> SimpleNamespace:
         devices[f"class/{label}"] = column
     return SimpleNamespace(
         without_schedules="",
+        fleet=None,
         name="living",
         main_metric="accuracy",
         config=experiment.config,

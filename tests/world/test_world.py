@@ -322,7 +322,7 @@ def test_a_report_replays_the_world() -> None:
         row = run.rounds[run.rounds["round"] == number].iloc[0]
         assert detail.cost.delay_s == pytest.approx(row[metrics.ROUND_DELAY_S], rel=1e-12)
         assert (~detail.outlook.answers).sum() == row[metrics.ROUND_AWAY]
-        lines = sentences(run, detail)
+        lines = sentences(run, detail, replay.names)
         fates = detail.devices.set_index("device")["fate"]
         assert [line for line in lines if line.startswith("device ")] == [
             f"device {device} {text}" for device, text in fates.items() if text
@@ -357,4 +357,5 @@ def test_polled_devices_are_logged_only_where_polls_drain_batteries(settings: tu
 
 def test_a_report_explains_an_empty_round() -> None:
     run = as_run(living("world.availability={name: bernoulli, options: {probability: 1e-9}}", "max_rounds=1"))
-    assert sentences(run, Replay(run).round(1))[-1] == "nobody was available, and the cloud waited for 60.00 s"
+    replay = Replay(run)
+    assert sentences(run, replay.round(1), replay.names)[-1] == "nobody was available, and the cloud waited for 60.00 s"
