@@ -31,6 +31,7 @@ ARRAYS = (
 )  # fmt: skip
 NUMBERS = ("cloud_bandwidth_hz", "noise_w_per_hz")
 NAMES = ("device_names", "edge_names")
+FLAGS = ("fixed_gain", "is_placed")
 OPTIONAL = ("battery_j", "capacitance")  # arrays of some fleets
 
 
@@ -101,7 +102,7 @@ def packed(fleet: Fleet) -> bytes:
     """Return a fleet as the bytes of a file."""
     arrays = {name: np.ascontiguousarray(np.asarray(getattr(fleet, name), np.float64)) for name in ARRAYS}
     about: dict[str, Any] = {name: float(getattr(fleet, name)) for name in NUMBERS}
-    about |= {name: getattr(fleet, name) for name in NAMES} | {"fixed_gain": fleet.fixed_gain, "key": None}
+    about |= {name: getattr(fleet, name) for name in (*NAMES, *FLAGS)} | {"key": None}
     arrays |= {name: np.ascontiguousarray(own) for name in OPTIONAL if np.ndim(own := getattr(fleet, name))}
     about["capacitance"] = None if "capacitance" in arrays else fleet.capacitance
     if fleet.links is None:
@@ -136,6 +137,7 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
             number, edge_number = (arrays[name].astype(np.intp) for name in ("number", "edge_number"))
             places = arrays["position_m"], arrays["edge_position_m"]
             fields |= on_demand(Links(config, int(about["key"]), number, edge_number, *places))
-        return Fleet(**fields, fixed_gain=bool(about["fixed_gain"]), battery_j=arrays.get("battery_j"))
+        fields |= {name: bool(about[name]) for name in FLAGS}
+        return Fleet(**fields, battery_j=arrays.get("battery_j"))
     except (SafetensorError, ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(f"a stored fleet cannot be read ({error}); remove it, or begin anew with --fresh") from error

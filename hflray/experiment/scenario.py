@@ -117,8 +117,8 @@ class Scenario:
         if isinstance(partition, OwnersPartition):
             if data.samples_per_device is not None:
                 raise ConfigError(
-                    f"data.samples_per_device: got {list(data.samples_per_device)} with data.partition = owners, where a "
-                    "device has the samples of its owner; accepted with it: null; remove it"
+                    f"data.samples_per_device: got {list(data.samples_per_device)} with data.partition = owners, where "
+                    "a device has the samples of its owner; accepted with it: null; remove it"
                 )
             return cls._by_owner(dataset, fleet, partition, notes)
         has_majority = (options["mix"] if data.partition == "resampled" else data.partition) == "majority"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray import registry
-from hflray.config import FleetConfig
+from hflray.config import ExperimentConfig, FleetConfig
 from hflray.errors import ConfigError
 from hflray.fleet.fleet import Fleet
 from hflray.fleet.own import check_numbers
@@ -33,11 +33,11 @@ def given_fleet(config: FleetConfig, seed: int) -> Fleet | None:
     return None if config.name == "random" else build_fleet(config, stream(seed, "fleet"))
 
 
-def build_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
+def build_fleet(config: FleetConfig | ExperimentConfig, rng: np.random.Generator) -> Fleet:
     """Make the fleet that ``fleet.name`` and ``fleet.options`` describe.
 
     Args:
-        config: the section ``fleet``.
+        config: the section ``fleet``, or the whole configuration.
         rng: the only source of randomness. An experiment's is ``stream(seed, "fleet")``.
 
     Raises:
@@ -50,6 +50,7 @@ def build_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         >>> build_fleet(FleetConfig(num_devices=3), np.random.default_rng(0)).num_devices
         3
     """
+    config = config.fleet if isinstance(config, ExperimentConfig) else config
     make = registry.resolve("fleet", registry.check("fleet", config.name, "fleet.name"))
     registry.check_options("fleet", config.name, make, config.options, ARGUMENTS)
     fleet = make(config, rng, **config.options)

@@ -49,6 +49,7 @@ class Fleet:
         capacitance: the paper's α (the energy formula has the ½), J·s²/cycles³: one number, or one a device, (N,).
         links: data from which a large fleet computes its links; None if the fleet holds the matrices.
         fixed_gain: whether gains were given, so that they do not follow from positions.
+        is_placed: whether positions of devices were given, from which motion then starts.
         battery_j: the capacity of each device's battery, (N,), J; None: that of ``world.battery``.
         device_names, edge_names: what the user calls each device, N texts, and each edge, M texts; None: their indices.
 
@@ -76,6 +77,7 @@ class Fleet:
     capacitance: float | FloatArray
     links: Links | None = None
     fixed_gain: bool = False
+    is_placed: bool = False
     battery_j: FloatArray | None = None
     device_names: tuple[str, ...] | None = None
     edge_names: tuple[str, ...] | None = None

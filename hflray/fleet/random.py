@@ -118,6 +118,7 @@ def complete(
         if "capacitance" in arrays
         else config.capacitance,
         fixed_gain="gain" in arrays or "rate_bps" in arrays,
+        is_placed="position_m" in arrays,
         battery_j=arrays.get("battery_j"),
         device_names=device_names,
         edge_names=edge_names,

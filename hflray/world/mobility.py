@@ -187,7 +187,7 @@ class RandomWaypoint(Mobility):
     Its first leg is drawn from the stationary law, so that the mean speed does not decay and the positions' law does
     not change (Navidi, Camp: "Stationary Distributions for the Random Waypoint Mobility Model", 2004): its ends have a
     density proportional to their distance, its speed v one proportional to 1/v, and the device is anywhere on it. The
-    fleet's own positions are therefore replaced.
+    fleet's own positions are therefore replaced, unless they were given (`start_at`).
 
     Args:
         seed, position_m, area_m, slot_s: see `Mobility`.
@@ -249,6 +249,15 @@ class RandomWaypoint(Mobility):
             leg_m = np.linalg.norm(self.to_m[over] - self.from_m[over], axis=1)
             self.end_s[over] = self.start_s[over] + leg_m / speed
         self._place(now_s)
+
+    def start_at(self, position_m: FloatArray) -> None:
+        """Let each device begin at a place, (N, 2), m, with a leg to a point; the law is not stationary then."""
+        devices, (low, high) = np.arange(len(position_m)), self._speeds
+        self.from_m, self.to_m = np.array(position_m), self.area_m * self._uniform_points(devices, 0)
+        speed = low + (high - low) * self._speed.uniform(devices, 0)
+        self.start_s = np.zeros(len(devices))
+        self.end_s = np.linalg.norm(self.to_m - self.from_m, axis=1) / speed
+        self._place(0.0)
 
     def _place(self, now_s: float) -> None:
         lasts_s = self.end_s - self.start_s

@@ -34,7 +34,7 @@ from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
 from hflray.world.link_trace import LinkTrace
-from hflray.world.mobility import Mobility, Places
+from hflray.world.mobility import Mobility, Places, RandomWaypoint
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
 from hflray.world.returned import CheckedFading, CheckedPlaces, checked_answers, try_part
@@ -101,6 +101,8 @@ class World:
         mobility: Mobility = registry.build("mobility", section.name, own, **section.options)
         if section.name == "static":
             return None
+        if isinstance(mobility, RandomWaypoint) and fleet.is_placed:
+            mobility.start_at(np.asarray(fleet.position_m))
         if fleet.fixed_gain:
             raise ConfigError(
                 f"world.mobility.name: got {spoken(section.name)} with links whose gains or rates are given, which do "

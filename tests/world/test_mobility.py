@@ -10,7 +10,9 @@ import pytest
 
 from hflray import registry
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
 from hflray.world.mobility import GaussMarkov
+from tests.conftest import small_config
 
 AREA_M, MANY = 1000.0, 20_000
 START_M = np.random.default_rng(0).uniform(0, AREA_M, (MANY, 2))
@@ -138,3 +140,20 @@ def test_motion_of_too_many_steps_is_refused(slot_s: float, clock_s: float) -> N
     refused = f"world.mobility.slot_s: got {slot_s:g}; {clock_s:.3g} s of motion would have more than 10,000,000 steps"
     with pytest.raises(ConfigError, match=re.escape(refused)):
         part.advance(clock_s)
+
+
+@pytest.mark.parametrize(
+    "motion",
+    ["random_waypoint, options: {v_min_m_per_s: 1, v_max_m_per_s: 2}", "gauss_markov, options: {speed_m_per_s: 1}"],
+)
+def test_motion_starts_at_given_places(motion, tmp_path) -> None:
+    (tmp_path / "d.csv").write_text("x_m,y_m\n" + "".join(f"{10 * n},{5 * n}\n" for n in range(12)))
+    place = [f"fleet={{name: table, num_edges: 3, area_km: 0.5, options: {{devices: {tmp_path / 'd.csv'}}}}}"]
+    world = Experiment(small_config(*place, f"world.mobility={{name: {motion}}}")).world
+    assert world.mobility.places().tolist() == [[10 * n, 5 * n] for n in range(12)]
+    world.mobility.advance(10.0)
+    moved_m = np.linalg.norm(world.mobility.places() - [[10 * n, 5 * n] for n in range(12)], axis=1)
+    assert (moved_m > 0).all()
+    assert (moved_m < 100).all()
+    world.mobility.advance(2000.0)
+    assert ((world.mobility.places() >= 0) & (world.mobility.places() <= 500)).all()
