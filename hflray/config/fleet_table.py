@@ -147,18 +147,8 @@ def _read(options_json: str) -> FleetTable:
         if options.get(key):
             file, content = inputs.content_of(options[key])
             tables[key] = read_table(f"fleet.options.{key}: {file}", file, content)
-    columns, notes = dict[str, dict[str, str]](), list[str]()
-    for key, table in tables.items():
-        places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
-        columns[key], unused = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
-        if unused:
-            named = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
-            notes.append(f"{table.name}: nothing uses the columns {named}")
-    for name, file_name in renamed.items():
-        if not any(name in each for each in columns.values()):
-            raise ConfigError(
-                f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
-            )
+    notes: list[str] = []
+    columns = _matched(tables, renamed, notes)
     names = {key: _names(tables[key], columns[key].get(KEYS[key][0])) for key in ("devices", "edges") if key in tables}
     places_m, area_m, chosen, is_exact = _places(tables, columns, options.get("area"), notes)
     arrays = dict[str, FloatArray]()
@@ -197,6 +187,32 @@ def _read(options_json: str) -> FleetTable:
         edge_names=called.get("edges"),
         notes=tuple(notes),
     )
+
+
+def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: list[str]) -> dict[str, dict[str, str]]:
+    """Return the columns of each file that mean something, by their known names; what nothing uses becomes a note.
+
+    Raises:
+        ConfigError: a column is misspelt, a file has none that means something, or a renamed one is in no file.
+    """
+    columns = dict[str, dict[str, str]]()
+    for key, table in tables.items():
+        places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
+        columns[key], unused = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
+        if not columns[key]:
+            raise ConfigError(
+                f"{table.name}, row 1: none of the columns {', '.join(map(one_line, unused[:4]))} means anything; "
+                f"accepted: names such as {', '.join((*KEYS[key], *places[:2], *COLUMNS[key]))}; add them{HINT}"
+            )
+        if unused:
+            listed = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
+            notes.append(f"{table.name}: nothing uses the columns {listed}")
+    for name, file_name in renamed.items():
+        if not any(name in each for each in columns.values()):
+            raise ConfigError(
+                f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
+            )
+    return columns
 
 
 def _renamed(columns: object) -> dict[str, str]:

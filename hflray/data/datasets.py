@@ -23,7 +23,7 @@ from hflray import registry, seeding
 from hflray.config import Kind
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
-from hflray.data.own import check_class_names, check_own, check_owners
+from hflray.data.own import check_class_names, check_own, check_owners, standardised
 from hflray.errors import ConfigError, DataError
 from hflray.support.references import spoken
 from hflray.support.returned import Contract, described, is_ours
@@ -123,6 +123,8 @@ class Dataset:
             DataError: an array is not as described above. The message is one line and names the first wrong element.
         """
         own = check_own(x_train, y_train, x_test, y_test, kind, groups)
+        if owner is None and test_owner is not None:
+            raise DataError("test_owner was given without owner; accepted: both, or owner alone; give both")
         arrays, mean, std = own.arrays, 0.0, 1.0
         if kind == "regression":
             mean, std = float(arrays["y_train"].mean()), float(arrays["y_train"].std())
@@ -145,6 +147,26 @@ class Dataset:
             test_owner=None if test_owner is None else check_owners(test_owner, len(arrays["y_test"]), "test_owner"),
             class_names=None if class_names is None else check_class_names(class_names, own.num_outputs, kind),
         )
+
+    def of_owners(self, owners: Sequence[str]) -> Self:
+        """Return the data of these owners alone: training and test samples, with features standardised by them.
+
+        Raises:
+            DataError: none of the test samples is theirs.
+        """
+        assert self.owner is not None
+        train = np.isin(self.owner, owners)
+        test = np.ones(len(self.y_test), dtype=bool) if self.test_owner is None else np.isin(self.test_owner, owners)
+        if not test.any():
+            raise DataError(f"{self.name}: no test sample belongs to an owner that is left; accepted: one or more")
+        x_train, x_test = self.x_train[train], self.x_test[test]
+        if x_train.dtype == np.float32:
+            x_train, x_test, _ = standardised(x_train, x_test)
+        return replace(
+            self, x_train=x_train, y_train=self.y_train[train], x_test=x_test, y_test=self.y_test[test],
+            groups=None if self.groups is None else self.groups[train], owner=self.owner[train],
+            test_owner=None if self.test_owner is None else self.test_owner[test],
+        )  # fmt: skip
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def load_leaf(
         return _of_text(parts)
     numbers: dict[str, Arrays] = {}
     for name, (x, y, users) in parts.items():
-        rows = _numbers(name, x)
+        rows = _numbers(name, x, users)
         numbers[name] = rows if shape is None else _images(rows, shape), np.asarray(y), np.array(users)
     of_kind = _kind(numbers["train"][1], kind)
     names = None
@@ -112,14 +112,34 @@ def _read(option: str, name: str) -> Samples:
     return x, y, users
 
 
-def _numbers(option: str, x: list[Any]) -> NDArray[np.float64]:
+def _numbers(option: str, x: list[Any], users: list[str]) -> NDArray[np.float64]:
+    shapes = [np.shape(sample) if not _is_ragged(sample) else None for sample in x]
+    other = next((index for index, shape in enumerate(shapes) if shape is None or shape != shapes[0]), None)
     try:
-        return np.array(x, dtype=np.float64).reshape(len(x), -1)
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{OPTIONS}.{option}: the samples are no lists of numbers of one length ({one_line(str(error))[:80]}); "
-            "accepted: numbers, or texts of one length; convert them"
-        ) from error
+        if other is None:
+            return np.array(x, dtype=np.float64).reshape(len(x), -1)
+    except (ValueError, TypeError):
+        other = next(index for index, sample in enumerate(x) if not _are_numbers(sample))
+    raise DataError(
+        f"{OPTIONS}.{option}: user {shorten(users[other or 0])}: a sample is no list of numbers as long as the first; "
+        "accepted: numbers, or texts of one length; correct the file"
+    )
+
+
+def _is_ragged(sample: Any) -> bool:
+    try:
+        np.shape(sample)
+    except ValueError:
+        return True
+    return False
+
+
+def _are_numbers(sample: Any) -> bool:
+    try:
+        np.array(sample, dtype=np.float64)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _images(x: NDArray[np.float64], shape: Sequence[int]) -> NDArray[np.uint8]:

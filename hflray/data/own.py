@@ -159,7 +159,7 @@ def _inputs(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[dict[str, NDAr
     if _type_of(x_train) == "images":
         return {"x_train": check_images(x_train, "x_train")[0], "x_test": check_images(x_test, "x_test")[0]}, None, ()
     if _type_of(x_train) == "features":
-        train, test, constant = _standardised(x_train, x_test)
+        train, test, constant = standardised(x_train, x_test)
         notes = (_constant_note(constant, train.shape[1]),) if len(constant) else ()
         return {"x_train": train, "x_test": test}, None, notes
     for name, tokens in (("x_train", x_train), ("x_test", x_test)):
@@ -176,7 +176,7 @@ def _inputs(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[dict[str, NDAr
     return {"x_train": x_train.astype(np.int32), "x_test": x_test.astype(np.int32)}, count, ()
 
 
-def _standardised(
+def standardised(
     x_train: NDArray[Any], x_test: NDArray[Any]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
     """Standardise features by the training set's mean and deviation along the first axis after the samples.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hflray import seeding
 from hflray.config import Kind
 from hflray.data.datasets import Dataset
+from hflray.data.own import LARGEST
 from hflray.errors import ConfigError, DataError, nearest
 from hflray.support import inputs
 from hflray.support.arrays import FloatArray
@@ -48,6 +49,11 @@ def load_table(
         DataError: a column is missing, a cell is empty or no number, or there are too few rows.
         ConfigError: the file is no table.
     """
+    for name, value in (("file", file), ("target", target)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{OPTIONS}.{name}: got {shorten(value)}; accepted: a text; set it")
+    if owner == target:
+        raise ConfigError(f"{OPTIONS}.owner: got {shorten(owner)}, which is the target too; name another column")
     place = inputs.path_of(file if inputs.is_pinned(file) else inputs.pin(file, keep=False))
     table = read_table(f"{OPTIONS}.file: {place.name}", place.name, place.read_bytes())
     for name, column in (("target", target), ("owner", owner)):
@@ -55,7 +61,8 @@ def load_table(
             _check(table, f"{OPTIONS}.{name}", column)
     chosen = [column for column in table.columns if column not in (target, owner)] if features is None else features
     if isinstance(chosen, str) or not chosen or not all(isinstance(column, str) for column in chosen):
-        raise ConfigError(f"{OPTIONS}.features: got {shorten(features)}; accepted: a list of columns; correct it")
+        got = "no column beside target and owner" if features is None else f"got {shorten(features)}"
+        raise ConfigError(f"{OPTIONS}.features: {got}; accepted: a list of columns of numbers; correct it")
     for column in chosen:
         _check(table, f"{OPTIONS}.features", column)
         if column in (target, owner):
@@ -104,9 +111,9 @@ def _check(table: Table, setting: str, column: str) -> None:
 
 def _filled(table: Table, column: str) -> FloatArray:
     try:
-        numbers = table.numbers(column)
+        numbers = table.numbers(column, -LARGEST, LARGEST)
     except ConfigError as error:
-        raise DataError(f"{error}, or leave the column out of {OPTIONS}.features") from error
+        raise DataError(f"{error}, name the column in {OPTIONS}.owner, or list others in {OPTIONS}.features") from error
     if len(missing := np.flatnonzero(np.isnan(numbers))):
         raise DataError(
             str(table.error(int(missing[0]), column, "is empty; accepted: a number; fill it, or leave the row out"))
@@ -150,6 +157,10 @@ def _target(
     if kind == "regression":
         return _filled(table, column), None, "regression", note
     different_texts = sorted(set(texts), key=_by_number)
+    if len(different_texts) == 1:
+        raise DataError(
+            f"{table.name}, column {column}: is {shorten(texts[0])} in all rows; accepted: two classes or more"
+        )
     place = {text: number for number, text in enumerate(different_texts)}
     return np.array([place[text] for text in texts], dtype=np.int64), tuple(different_texts), "classification", note
 

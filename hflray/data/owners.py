@@ -27,11 +27,13 @@ class Joined(NamedTuple):
     Attributes:
         devices: the devices that have an owner, indices in ascending order, (N',).
         of_sample: the number among them of the device that holds each sample, (n,); -1: none.
+        owners: the owners that have a device, (N',) texts.
         notes: remarks for the user.
     """
 
     devices: NDArray[np.intp]
     of_sample: Ints
+    owners: list[str]
     notes: list[str]
 
     def parts(self) -> list[Ints]:
@@ -118,7 +120,7 @@ class OwnersPartition:
         number = np.full(len(owners), -1, dtype=np.int64)
         number[owned[devices]] = np.arange(len(devices))
         notes = [f"owners: {problem}; they are left out" for problem in problems]
-        return Joined(devices, number[code.ravel()], notes)
+        return Joined(devices, number[code.ravel()], [str(owners[index]) for index in owned[devices]], notes)
 
 
 NO_OWNERS = (

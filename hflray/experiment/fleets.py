@@ -61,7 +61,7 @@ class Fleets:
     """
 
     def __init__(self, place: str | None = None) -> None:
-        self._store = None if place is None else Store(place)
+        self._store, self._where = None if place is None else Store(place), place
         self._made: dict[str, bytes] = {}  # without a place
 
     def get(self, config: ExperimentConfig, make: Callable[[], Fleet]) -> Fleet:
@@ -77,7 +77,10 @@ class Fleets:
         if content is None:
             content = packed(make())
             self._write(key_of(config), content)
-        return unpacked(content, config.fleet)
+        try:
+            return unpacked(content, config.fleet)
+        except DamagedError as error:
+            raise DamagedError(f"{self._where}/{FOLDER}/{key_of(config)}: {error}") from error
 
     def read(self, config: ExperimentConfig) -> bytes | None:
         """Return the file of a configuration's fleet; None: there is none. Raises OSError: it cannot be read."""
@@ -137,7 +140,7 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
             number, edge_number = (arrays[name].astype(np.intp) for name in ("number", "edge_number"))
             places = arrays["position_m"], arrays["edge_position_m"]
             fields |= on_demand(Links(config, int(about["key"]), number, edge_number, *places))
-        fields |= {name: bool(about[name]) for name in FLAGS}
+        fields |= {name: bool(about.get(name)) for name in FLAGS}
         return Fleet(**fields, battery_j=arrays.get("battery_j"))
     except (SafetensorError, ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(f"a stored fleet cannot be read ({error}); remove it, or begin anew with --fresh") from error

@@ -18,7 +18,7 @@ from hflray.data.owners import NO_OWNERS, OwnersPartition
 from hflray.data.partition import checked_parts, device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
 from hflray.errors import ConfigError, DataError
-from hflray.experiment.fleets import Fleets
+from hflray.experiment.fleets import Fleets, key_of
 from hflray.fleet import Fleet, build_fleet
 from hflray.seeding import stream
 from hflray.support.returned import is_ours
@@ -39,11 +39,13 @@ DataKey = tuple[str, str | None, str]
 
 
 def data_key(config: ExperimentConfig) -> DataKey:
-    """Return the key of a data set: its name, its folder, and its options as JSON."""
-    return config.data.name, config.data.root, json.dumps(config.data.options, sort_keys=True)
+    """Return the key of a data set: its name, its folder, and what else its samples follow from, as text."""
+    options = json.dumps(config.data.options, sort_keys=True)
+    # Of owners without a device the samples are left out.
+    return config.data.name, config.data.root, options + key_of(config) * (config.data.partition == "owners")
 
 
-def _made(config: ExperimentConfig, dataset: Dataset, partition: object) -> Callable[[], Fleet]:
+def _made(config: ExperimentConfig, dataset: Dataset, partition: object, notes: list[str]) -> Callable[[], Fleet]:
     """Return a function that makes the fleet of a configuration, without devices that own none of the samples."""
 
     def make() -> Fleet:
@@ -52,8 +54,9 @@ def _made(config: ExperimentConfig, dataset: Dataset, partition: object) -> Call
             return fleet
         if dataset.owner is None:
             raise DataError(NO_OWNERS)
-        devices = partition.join(dataset.owner, fleet.device_names, fleet.num_devices).devices
-        return fleet if len(devices) == fleet.num_devices else fleet.take(devices)
+        joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
+        notes.extend(joined.notes)
+        return fleet if len(joined.devices) == fleet.num_devices else fleet.take(joined.devices)
 
     return make
 
@@ -109,9 +112,10 @@ class Scenario:
             )
         options |= data.partition_options
         partition = build_partition(data.partition, **options)
-        made = _made(config, dataset, partition)
+        notes = [f"{dataset.name}: {remark}" for remark in dataset.notes]
+        made = _made(config, dataset, partition, notes)
         fleet = made() if fleets is None else fleets.get(config, made)
-        count, notes = fleet.num_devices, [*(f"{dataset.name}: {remark}" for remark in dataset.notes)]
+        count = fleet.num_devices
         if config.fleet.name == "table":
             notes += fleet_table(config.fleet.options).notes
         if isinstance(partition, OwnersPartition):
@@ -158,10 +162,14 @@ class Scenario:
         """Return the scenario of a fleet each of whose devices has the samples of an owner."""
         assert dataset.owner is not None
         joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
+        if (joined.of_sample < 0).any():
+            dataset = dataset.of_owners(joined.owners)
+            assert dataset.owner is not None
+            joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
         parts = joined.parts()
         held = np.array([len(part) for part in parts], dtype=np.int64)
         counts = label_counts(parts, dataset.labels, dataset.num_labels)
-        return cls(dataset, parts, counts, fleet.with_samples(held), [*notes, *joined.notes])
+        return cls(dataset, parts, counts, fleet.with_samples(held), notes)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data, see `hflray.experiment.Experiment.devices`."""

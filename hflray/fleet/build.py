@@ -53,7 +53,12 @@ def build_fleet(config: FleetConfig | ExperimentConfig, rng: np.random.Generator
     config = config.fleet if isinstance(config, ExperimentConfig) else config
     make = registry.resolve("fleet", registry.check("fleet", config.name, "fleet.name"))
     registry.check_options("fleet", config.name, make, config.options, ARGUMENTS)
-    fleet = make(config, rng, **config.options)
+    try:
+        fleet = make(config, rng, **config.options)
+    except ConfigError as error:
+        if registry.is_registered("fleet", config.name):
+            raise
+        raise ConfigError(f"fleet.name: {spoken(config.name)}: {error}") from error
     if registry.is_registered("fleet", config.name):
         assert isinstance(fleet, Fleet)
         return fleet

@@ -54,9 +54,9 @@ class Table:
         return ConfigError(f"{self.name}, row {self.row(row)}, column {one_line(column)}: {reason}")
 
     def row(self, row: int) -> int:
-        """Return the number of a row as a spreadsheet shows it, with the names of the columns in row 1."""
+        """Return the number of a row from 1; in a CSV file the names of the columns are row 1."""
         if not self._is_csv:
-            return row + 2
+            return row + 1
         counted = -1  # the line with the names is the first that is not blank
         for number, line in enumerate(self._lines, 1):
             counted += bool(line.strip())
@@ -167,9 +167,8 @@ class Table:
         )
         if wrong:
             first = wrong[0]
-            at = next(
-                (n for n, line in enumerate(self._lines, 1) if n > skip and line == first.text.rstrip("\r\n")), "?"
-            )
+            head = first.text.splitlines()[0] if first.text else ""  # an open quote joins lines
+            at = next((n for n, line in enumerate(self._lines, 1) if n > skip and line == head), skip + 1)
             raise ConfigError(
                 f"{self.name}, row {at}: got {first.actual_columns} cells; accepted: {first.expected_columns}, as many "
                 "as names of columns; correct the row"
@@ -196,7 +195,7 @@ class Table:
         for name in names:
             if not name:
                 raise ConfigError(f"{self.name}, row 1: a column has no name; accepted: a name for each; name it")
-            if list(names).count(name) > 1:
+            if [each.lower() for each in names].count(name.lower()) > 1:  # upper and lower case are one
                 raise ConfigError(f"{self.name}, row 1: two columns are called '{one_line(name)}'; rename one")
 
 

@@ -109,6 +109,12 @@ def test_empty_cells_are_drawn_with_a_note(table):
 
 
 MISTAKES = {
+    "no names": (
+        {"devices": "-37.81,144.96\n-37.82,144.97\n"},
+        "row 1: none of the columns -37.81, 144.96 means anything",
+    ),
+    "names that differ in case": ({"devices": "x_m,y_m,X_M\n1,2,3\n"}, "row 1: two columns are called 'x_m'"),
+    "an open quote": ({"devices": 'device,x_m,y_m\n"a,1,2\nb,1,2\n'}, "devices.csv, row 2: got 1 cells"),
     "unknown column": (
         {"devices": "device,max_cpu_gz\na,1\n"},
         "devices.csv, column max_cpu_gz: unknown; did you mean",
@@ -217,6 +223,9 @@ def test_parquet_has_the_same_meaning(tmp_path):
     made = fleet_table({"devices": str(tmp_path / "d.parquet")})
     assert made.device_names == ("a", "b")
     assert made.arrays["position_m"].tolist() == [[1, 3], [2, 4]]
+    parquet.write_table(pa.table({"x_m": [1.0, float("nan")], "y_m": [1.0, 2.0]}), tmp_path / "nan.parquet")
+    with pytest.raises(ConfigError, match=r"nan.parquet, row 2, column x_m: got 'nan'"):
+        fleet_table({"devices": str(tmp_path / "nan.parquet")})
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ConfigError, match=r"bad.parquet: is no Parquet file"):
         fleet_table({"devices": str(tmp_path / "bad.parquet")})

@@ -57,7 +57,7 @@ def test_shakespeares_texts(tmp_path):
         ("[" * 3000, {}, "t.json: is not LEAF's JSON"),
         ('{"users": ["a"], "user_data": {}}', {}, "user 'a': has no x and y"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', {}, "user 'a': 1 x but 0 y"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 1]}}}', {}, "no lists of numbers of one"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 1]}}}', {}, "'a': a sample is no list"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0]}}}', {"shape": [2, 2]}, "shape: got [2, 2]"),
         ('{"users": [], "user_data": {}}', {}, "has no sample"),
     ],

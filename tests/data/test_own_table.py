@@ -92,7 +92,9 @@ def test_a_device_without_rows_is_one_line_or_dropped(tmp_path):
     with Experiment(small_config(*settings, "data.options.unmatched=drop")) as experiment:
         assert experiment.config.fleet.num_devices == 3
         assert experiment.scenario.fleet.device_names == ("mill", "hill", "lake")
-        assert "1 of 4 devices of the fleet have no samples" not in " ".join(experiment.scenario.notes)
+        assert "1 of 4 devices of the fleet have no samples, such as 'pond'; they are left out" in " ".join(
+            experiment.scenario.notes
+        )
         assert experiment.run_round().round == 1
 
 
@@ -105,6 +107,8 @@ MISTAKES = {
     "a text feature": ({"features": ["site"], "owner": None}, "row 2, column site: got 'hill'; accepted: a number"),
     "the target as a feature": ({"features": ["label"]}, "data.options.features: got 'label', which is target"),
     "an unknown kind": ({"kind": "ranking"}, "data.options.kind: got 'ranking'"),
+    "no target": ({"target": None}, "data.options.target: got null; accepted: a text"),
+    "the target as owner": ({"owner": "label"}, "data.options.owner: got 'label', which is the target too"),
     "an unknown option": ({"labels": 1}, "unknown option 'labels'"),
 }
 
@@ -156,3 +160,19 @@ def test_a_smoke_run_keeps_the_fleet_and_its_data(tmp_path):
                 update={"data": trial.config.data.model_copy(update={"samples_per_device": (5, 5)})}
             )
         )
+
+
+def test_owners_without_a_device_train_scale_and_test_nothing(tmp_path):
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\n")
+    options = f"{{file: {readings(tmp_path)}, target: label, owner: site, unmatched: drop}}"
+    config = small_config(
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {options}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}",
+        "model.name=logistic",
+    )
+    scenario = Experiment(config).scenario
+    assert set(scenario.dataset.owner) == set(scenario.dataset.test_owner) == {"mill", "hill"}
+    np.testing.assert_allclose(scenario.dataset.x_train.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(scenario.dataset.x_train.std(axis=0), 1, atol=1e-6)
+    assert [len(part) for part in scenario.parts] == [16, 16]

@@ -46,6 +46,8 @@ def test_wrong_arguments_are_one_line():
         Dataset.of(x, y, x, y, owner=["a", "b"])
     with pytest.raises(DataError, match=r"owner\[1\] is an empty text"):
         Dataset.of(x, y, x, y, owner=["a", "", "c", "d"])
+    with pytest.raises(DataError, match=r"test_owner was given without owner"):
+        Dataset.of(x, y, x, y, test_owner=["a", "b", "c", "d"])
     with pytest.raises(DataError, match=r"class_names has 3 texts"):
         Dataset.of(x, y, x, y, class_names=["a", "b", "c"])
 
