@@ -28,6 +28,7 @@ SETTINGS = {
 }  # fmt: skip
 MOST_MB = 256  # of a file that is kept
 SHOWN = 12  # digits of a SHA-256 in a message
+_WITHIN = re.compile(r"(\.(?:csv|parquet|json))@sha256:[0-9a-f]{64}", re.IGNORECASE)
 _PINNED = re.compile(r"(?P<name>.+)@sha256:(?P<sha256>[0-9a-f]{64})", re.DOTALL)
 
 
@@ -74,9 +75,9 @@ def is_pinned(name: object) -> bool:
 
 
 def plain(text: str) -> str:
-    """Return a name without its hash."""
+    """Return a name, or a longer text with pinned names, without the hashes."""
     match = _PINNED.fullmatch(text)
-    return text if match is None else match["name"]
+    return _WITHIN.sub(r"\1", text) if match is None else match["name"]
 
 
 def digest_of(path: Path) -> str:
