@@ -55,6 +55,7 @@ KINDS = {
     "compressor": "compressors (`compression.device.name`, `compression.edge.name`)",
     "metric": "metrics besides those of the kinds of data (`target.metric`)",
     "sink": "trackers (`tracking.sinks`)",
+    "fleet": "fleets (`fleet.name`)",
 }
 
 

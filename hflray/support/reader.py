@@ -204,13 +204,14 @@ def too_deep() -> str:
     return f"values are nested too deeply; accepted: {MOST_DEPTH} levels; write them flatter"
 
 
-def check_unpacked(archive: zipfile.ZipFile, packed_bytes: int, most: int) -> None:
+def check_unpacked(archive: zipfile.ZipFile, packed_bytes: int, most: int, ratio: float = MOST_RATIO) -> None:
     """Refuse a ZIP file that would unpack to more than accepted, or that holds names which lead elsewhere.
 
     Args:
         archive: the file, of which only the list of entries is read.
         packed_bytes: its size.
         most: the most bytes of all its entries.
+        ratio: the most bytes of them for each byte of the file, beyond `FREE_BYTES`.
 
     Raises:
         UnfitError: it is refused.
@@ -219,10 +220,10 @@ def check_unpacked(archive: zipfile.ZipFile, packed_bytes: int, most: int) -> No
     size = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_ENTRIES:
         raise UnfitError(f"it holds {len(entries):,} files; accepted: at most {MOST_ENTRIES:,}")
-    if size > most or size > max(FREE_BYTES, MOST_RATIO * packed_bytes):
+    if size > most or size > max(FREE_BYTES, ratio * packed_bytes):
         raise UnfitError(
             f"its {packed_bytes / 2**20:,.1f} MiB would unpack to {size / 2**20:,.0f} MiB; accepted: at most "
-            f"{min(most, max(FREE_BYTES, MOST_RATIO * packed_bytes)) / 2**20:,.0f} MiB"
+            f"{min(most, max(FREE_BYTES, ratio * packed_bytes)) / 2**20:,.0f} MiB"
         )
     for entry in entries:
         parts = entry.filename.split("/")

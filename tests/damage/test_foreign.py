@@ -359,6 +359,8 @@ OTHER_DOORS = {
     ("sweep/places.py", "with_absolute_paths"): "of a sweep file that is validated already",
     ("command/new.py", "write_template"): "a name alone",
     ("tune/trial.py", "run_trial"): "from the driver's process",
+    ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",
+    ("support/reader.py", "fit"): "a schema, which names nothing",
 }
 
 

@@ -121,7 +121,8 @@ def from_results(place: Path, rng: random.Random) -> int:
         with mock.patch("hflray.tracking.tracker.SINKS", ("csv",)):
             return _command("hflray.tracking.cli:sync_app", str(place / FOLDER), "--tracking-uri", "sqlite:///x.db")
     with mock.patch("hflray.tune.driver.run_sweep", _swept):
-        return _command("hflray.tune.cli:app", "--resume", FOLDER, "--results", str(place))
+        named = ("--tracking-uri", "sqlite:///x.db")  # the sample's database is elsewhere
+        return _command("hflray.tune.cli:app", "--resume", FOLDER, "--results", str(place), *named)
 
 
 def _one(root: Path, pattern: str, rng: random.Random) -> Path:

@@ -172,7 +172,7 @@ def test_a_link_to_the_results_is_the_users_own(root: Path, capsys: pytest.Captu
     assert called("report", "show", FOLDER, "--results", str(root / "mine")) == 0
     assert (root / "results" / FOLDER / "report" / "index.html").is_file()
     (root / "link").symlink_to(root / "results" / FOLDER)
-    assert called("sync", str(root / "link")) == 0
+    assert called("sync", str(root / "link"), "--tracking-uri", "sqlite:///x.db") == 0
     (root / "to_exports").symlink_to(root / "exports")
     assert called("report", "show", NAME, "--from", str(root / "to_exports"), "--out", str(root / "out")) == 0
 

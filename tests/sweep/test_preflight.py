@@ -26,7 +26,7 @@ def test_each_data_set_is_loaded_once_and_described() -> None:
         load_sweep(None, [*SMALL, "sweep.seed={grid: [1, 2]}", "sweep.data.name={grid: [digits, synthetic]}"])
     )
     checked = check_trials(trials, "experiment")
-    assert sorted(name for name, _ in checked.datasets) == ["digits", "synthetic"]
+    assert sorted(name for name, *_ in checked.datasets) == ["digits", "synthetic"]
     assert any(note.startswith("digits has") for note in checked.notes)
     described = checked.described(trials[0].config)
     assert described is not None

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
+from hflray.experiment.fleets import Fleets
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
@@ -110,7 +111,7 @@ def test_it_is_pickled_without_the_data(ray_session) -> None:
 def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
     """Return the settings and resources of a trial's process and its actors, which train on CPU tensors."""
     config = expand(file)[0].config
-    experiment = trial_experiment(config, file, {}, {})
+    experiment = trial_experiment(config, file, {}, {}, Fleets())
     size = experiment.backend.pool(file.tune.cpus_per_trial)
     settled = experiment.resolve().training
     pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size.actors, size.cpus, 1, size.gpus)

@@ -106,7 +106,7 @@ GOOD = '"1": {"active": [1], "inactive": [2], "finish_time": 9}'
     "name, text, reason",
     [
         ("a.json", "[]", "a list and not a mapping"), ("a.json", "{", "line 1"), ("a.json", "{}", "no client"),
-        ("a.json", "[" * 100_000, "recursion"),
+        ("a.json", "[" * 100_000, "nested too deeply"),
         ("a.json", f'{{{GOOD}, "7": {{"active": [5]}}}}', "client '7': KeyError('inactive')"),
         ("a.json", f'{{{GOOD}, "7": []}}', "client '7'"), ("a.json", f'{{{GOOD}, "7": null}}', "client '7'"),
         ("a.json", f'{{{GOOD}, "7": {{"active": ["x"], "inactive": [2], "finish_time": 9}}}}', "client '7'"),

@@ -65,7 +65,7 @@ def test_an_unknown_option_lists_what_a_user_may_set(part: str, name: str, optio
 
 def test_every_part_with_options_is_in_the_table() -> None:
     parts = {(part, name) for part in ("availability", "fading", "mobility") for name in registry.BUILTIN[part]}
-    assert parts == {*ACCEPTED, ("mobility", "static")}
+    assert parts == {*ACCEPTED, ("mobility", "static"), ("fading", "trace")}  # a trace of links needs its file
 
 
 def test_options_of_devices_that_stay_are_refused() -> None:
