@@ -48,7 +48,8 @@ PARTS: dict[str, Written] = {
         "def Mine(config, rng):\n    made = hflray.Fleet.of(config, rng)\n    return EXPR\n",
         "made",
         (
-            "None", "(made,)", "made.take([0, 1])", "made.take_edges([0])", "dataclasses.replace(made, power_w=-made.power_w)",
+            "None", "(made,)", "made.take([0, 1])", "made.take_edges([0])",
+            "dataclasses.replace(made, power_w=-made.power_w)",
             "dataclasses.replace(made, max_cpu_hz=made.max_cpu_hz * np.nan)",
             "dataclasses.replace(made, position_m=made.position_m + 1e9)", "hflray.Fleet.of(config, rng, gain=[1.0])",
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 MODULES = (
-    "cost", "fleet/fleet", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
+    "fleet/fleet",
+    "cost", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
     "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition", "assignment/features", "assignment/hfel",
     "rl/replay", "rl/env", "reproduction/evidence",
     "training/plan", "training/amounts", "training/cloud", "training/exchange", "training/differences",
