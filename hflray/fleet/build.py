@@ -73,7 +73,7 @@ def build_fleet(config: FleetConfig | ExperimentConfig, rng: np.random.Generator
     try:
         arrays = {name: np.asarray(getattr(fleet, name)) for name in CHECKED}
         if any(np.isnan(array).any() for array in arrays.values()):
-            raise ConfigError("an array has NaN, which only Fleet.of replaces; correct it")
+            raise ConfigError("an array has NaN; accepted: numbers, since only Fleet.of replaces NaN; correct it")
         check_numbers(arrays, config.area_m)
     except ConfigError as error:
         raise ConfigError(f"fleet.name: {spoken(config.name)}: {error}") from error

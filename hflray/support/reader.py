@@ -268,7 +268,9 @@ def read_parquet(content: bytes, leave_out: bool = False) -> pyarrow.Table:
         _check_table(file.metadata, schema)
         names = [field.name for field in schema if _is_name(field.type)]
         chosen = [field.name for field in schema] if leave_out else None
-        table = parquet.read_table(io.BytesIO(content), columns=chosen, read_dictionary=names)
+        # Its threads would end the process where their memory is limited.
+        one_thread = {"use_threads": False, "pre_buffer": False}
+        table = parquet.read_table(io.BytesIO(content), columns=chosen, read_dictionary=names, **one_thread)
         for name in names:
             for chunk in table[name].chunks:
                 longest = pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)).as_py() or 0

@@ -7,6 +7,7 @@ that is opened for writing, each connection and each process (`tests.damage.audi
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import os
 import subprocess
@@ -137,6 +138,7 @@ def export_at(work: Path, values: Values) -> Path:
 def policy_at(path: Path, teacher: str) -> Path:
     """Write a policy whose card says that this teacher solved its fleets."""
     network, card = load_policy(SHIPPED)
+    card = copy.deepcopy(card)  # the header of a shipped policy is read once in a process
     card["trained_on"]["specification"]["teacher"] = teacher
     save_policy(path, network, card)
     return path
