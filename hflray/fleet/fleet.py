@@ -118,26 +118,26 @@ class Fleet:
             rng: draws what is not given; None: everything else must be given but positions, D_n and α.
             **arrays: in which NaN stands for a number that is drawn:
 
-                =====================  ======  =============  =====================================================
-                name                   shape   unit           meaning
-                =====================  ======  =============  =====================================================
-                ``position_m``         (N, 2)  m              device positions in the square, from 0
-                ``cycles_per_sample``  (N,)    cycles         u_n
-                ``seconds_per_sample`` (N,)    s              u_n / f_n^max, in place of u_n
-                ``max_cpu_hz``         (N,)    Hz             f_n^max
-                ``power_w``            (N,)    W              p_n
-                ``capacitance``        (N,)    J·s²/cycles³   α
-                ``battery_j``          (N,)    J              capacity of the battery, with ``world.battery`` only
-                ``edge_position_m``    (M, 2)  m              edge positions
-                ``edge_power_w``       (M,)    W              p^m
-                ``edge_bandwidth_hz``  (M,)    Hz             B_m
-                ``cloud_gain``         (M,)    1              linear power gain to the cloud
-                ``cloud_rate_bps``     (M,)    bit/s          rate to the cloud, in place of its gain
-                ``gain``               (N, M)  1              linear power gain of each link, in place of path loss
-                ``rate_bps``           (N, M)  bit/s          rate of a link that has all of B_m, in place of its gain
-                ``device_names``       (N,)    texts          what reports call the devices
-                ``edge_names``         (M,)    texts          what reports call the edges
-                =====================  ======  =============  =====================================================
+                ======================  ======  ============  ========================================================
+                name                    shape   unit          meaning
+                ======================  ======  ============  ========================================================
+                ``position_m``          (N, 2)  m             device positions in the square, from 0
+                ``cycles_per_sample``   (N,)    cycles        u_n
+                ``seconds_per_sample``  (N,)    s             u_n / f_n^max, in place of u_n
+                ``max_cpu_hz``          (N,)    Hz            f_n^max
+                ``power_w``             (N,)    W             p_n
+                ``capacitance``         (N,)    J·s²/cycles³  α
+                ``battery_j``           (N,)    J             capacity of the battery, with ``world.battery`` only
+                ``edge_position_m``     (M, 2)  m             edge positions
+                ``edge_power_w``        (M,)    W             p^m
+                ``edge_bandwidth_hz``   (M,)    Hz            B_m
+                ``cloud_gain``          (M,)    1             linear power gain to the cloud
+                ``cloud_rate_bps``      (M,)    bit/s         rate to the cloud, in place of its gain
+                ``gain``                (N, M)  1             linear power gain of each link, in place of path loss
+                ``rate_bps``            (N, M)  bit/s         rate of a link that has all of B_m, in place of its gain
+                ``device_names``        (N,)    texts         what reports call the devices
+                ``edge_names``          (M,)    texts         what reports call the edges
+                ======================  ======  ============  ========================================================
 
         Raises:
             ConfigError: an array has another shape, a value is not finite and above 0, or a position lies outside of
