@@ -83,8 +83,8 @@ def test_its_sweep_goes_on_by_the_command(archive: Path, tmp_path: Path) -> None
     results.mkdir()
     folder = unpack(archive, results)
     earlier = journals_of(folder)
-    # The address of MLflow is a file of the machine that ran the sweep.
-    replace(SweepFolder.load(folder), uri=f"sqlite:///{tmp_path}/mlflow.db").save()
+    # The address of MLflow is a file of the machine that ran the sweep; here it is that of the results.
+    replace(SweepFolder.load(folder), uri=f"sqlite:///{results}/mlflow.db").save()
     command = [sys.executable, "-m", "hflray.tune", "--resume", folder.name, "--results", str(results)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
