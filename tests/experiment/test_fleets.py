@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.report.detail import Replay
 from hflray.report.exports import export, read_export
 from hflray.report.runs import read_sweep
+from hflray.support.checksum import digest
 from hflray.tracking.journal import Journal
 from tests.conftest import small_config
 
@@ -62,6 +64,24 @@ def test_a_damaged_file_is_refused(damage):
     config, fleet = own()
     with pytest.raises(DamagedError, match="a stored fleet"):
         unpacked(damage(packed(fleet)), config)
+
+
+@pytest.mark.parametrize("dense", [None, False])
+def test_a_strangers_file_with_a_right_checksum_is_read_or_refused(dense):
+    config, fleet = own(dense=dense)
+    body = packed(fleet).partition(b"\n")[2]
+    head = 8 + int.from_bytes(body[:8], "little")
+    refused = 0
+    for seed in range(300):
+        rng, mutated = random.Random(seed), bytearray(body)
+        for _ in range(rng.randint(1, 4)):
+            mutated[rng.randrange(head if rng.random() < 0.8 else len(body))] = rng.randrange(256)
+        content = bytes(mutated[: rng.randrange(len(body))] if rng.random() < 0.1 else mutated)
+        try:
+            unpacked(digest(content).encode() + b"\n" + content, config)
+        except DamagedError:
+            refused += 1
+    assert refused > 250
 
 
 def test_it_is_made_once_for_each_setting_and_seed(tmp_path):
