@@ -26,9 +26,6 @@ METRES_PER_DEGREE = 6_371_000 * np.pi / 180  # of a great circle on a sphere of 
 TRAINING_PASSES = 3.0  # FedScale's ``computation`` is a forward pass, and the backward pass takes twice as long
 PLACES = {"metres": ("x_m", "y_m"), "degrees": ("longitude", "latitude")}
 BOUNDS = {"longitude": (-180.0, 180.0), "latitude": (-90.0, 90.0), "x_m": (-1e9, 1e9), "y_m": (-1e9, 1e9)}
-ABSENT = {
-    "devices": ("fixed_s", "step_s", "compute_w", "upload_w"), "edges": ("parent",), "links": ("latency_s",),
-}  # fmt: skip
 HINT = ", or give its name in the file with fleet.options.columns, as in {latitude: LATITUDE}"
 
 

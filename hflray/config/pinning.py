@@ -102,46 +102,35 @@ def absolute_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
 def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, list[str]]:
     """Return the references of a configuration, or of a sweep file, by the dotted key of the setting."""
     by_key: dict[str, list[str]] = {}
-
-    def collect(key: str, name: str) -> str:
-        if is_reference(key, name):
-            by_key.setdefault(key, []).append(name)
-        return name
-
-    if sweep:
-        _changed_sweep(tree, collect)
-    else:
-        _changed(dict(tree), "", collect)
+    for key, name in _named(tree, sweep, is_reference):
+        by_key.setdefault(key, []).append(name)
     return by_key
 
 
 def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of policies in the tree of a sweep file, each with the dotted key of its setting."""
-    named: list[tuple[str, str]] = []
-
-    def collect(key: str, name: str) -> str:
-        if key in policies.SETTINGS:
-            named.append((key, name))
-        return name
-
-    _changed_sweep(tree, collect)
-    return named
+    return _named(tree, True, lambda key, name: key in policies.SETTINGS)
 
 
 def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, str]]:
     """Return the names of files of data in a configuration, or in a sweep file, each with the key of its setting."""
-    named: list[tuple[str, str]] = []
+    return _named(tree, sweep, lambda key, name: key in inputs.SETTINGS)
+
+
+def _named(tree: Mapping[str, Any], sweep: bool, wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """Return the dotted keys and texts of a configuration, or of a sweep file, that are wanted."""
+    names: list[tuple[str, str]] = []
 
     def collect(key: str, name: str) -> str:
-        if key in inputs.SETTINGS:
-            named.append((key, name))
+        if wanted(key, name):
+            names.append((key, name))
         return name
 
     if sweep:
         _changed_sweep(tree, collect)
     else:
         _changed(dict(tree), "", collect)
-    return named
+    return names
 
 
 def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
