@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,13 @@ class Fleets:
     """
 
     def __init__(self, place: str | None = None) -> None:
-        self._store, self._where = None if place is None else Store(place), place
+        self._place = place
         self._made: dict[str, bytes] = {}  # without a place
+
+    @cached_property
+    def _store(self) -> Store | None:
+        """The place, which only a fleet that is stored opens."""
+        return None if self._place is None else Store(self._place)
 
     def get(self, config: ExperimentConfig, make: Callable[[], Fleet]) -> Fleet:
         """Return the stored fleet of a configuration, or what `make` returns, which is then stored.
@@ -80,7 +86,7 @@ class Fleets:
         try:
             return unpacked(content, config.fleet)
         except DamagedError as error:
-            raise DamagedError(f"{self._where}/{FOLDER}/{key_of(config)}: {error}") from error
+            raise DamagedError(f"{self._place}/{FOLDER}/{key_of(config)}: {error}") from error
 
     def read(self, config: ExperimentConfig) -> bytes | None:
         """Return the file of a configuration's fleet; None: there is none. Raises OSError: it cannot be read."""

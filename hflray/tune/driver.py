@@ -115,8 +115,9 @@ def _run(
         if storage is not None:
             storage.begin()
         _save(folder, storage)
+        fleets = Fleets(folder.place)
         for trial in trials:
-            checked.fleets.copy(trial.config, Fleets(folder.place))
+            checked.fleets.copy(trial.config, fleets)
         with progress.phase(f"opening {titles(folder.sinks)}"):
             tracker = Tracker(
                 folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking, folder.sinks, journal,
