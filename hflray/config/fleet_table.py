@@ -381,17 +381,9 @@ def _give_links(
     for key, name in (("devices", "device"), ("edges", "edge")):
         if name not in columns:
             raise ConfigError(f"{table.name}: has no column {name}; accepted: device and edge of each link; add it")
-        texts = table.texts(columns[name])
-        names = every[key]
-        if names is None:
-            names = every[key] = tuple(dict.fromkeys(texts))
-        place = {text: index for index, text in enumerate(names)}
-        for row, text in enumerate(texts):
-            if text not in place:
-                raise table.error(
-                    row, columns[name], f"got '{one_line(text[:60])}', which no row of the {key} is called; correct it"
-                )
-        ends.append(np.array([place[text] for text in texts], dtype=np.intp))
+        if every[key] is None:
+            every[key] = tuple(dict.fromkeys(table.texts(columns[name])))
+        ends.append(table.indices(columns[name], every[key] or (), f"no row of the {key}"))
     shape = len(every["devices"] or ()), len(every["edges"] or ())
     flat = ends[0] * shape[1] + ends[1]
     order = np.argsort(flat, kind="stable")

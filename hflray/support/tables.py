@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hflray.errors import ConfigError
-from hflray.support.arrays import FloatArray
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.reader import read_parquet
 from hflray.support.text import one_line
 
@@ -73,6 +73,20 @@ class Table:
             return ["" if value is None else str(value) for value in values.to_pylist()]
         trimmed: list[str] = pc.utf8_trim_whitespace(pc.fill_null(values.cast("string"), "")).to_pylist()
         return trimmed
+
+    def indices(self, column: str, names: Sequence[str], what: str) -> IntArray:
+        """Return the place among `names` of each text of a column.
+
+        Raises:
+            ConfigError: a text is not among them; `what` says what is not called so.
+        """
+        place = {name: index for index, name in enumerate(names)}
+        texts = self.texts(column)
+        for row, text in enumerate(texts):
+            if text not in place:
+                shown = one_line(text[:LONGEST_CELL])
+                raise self.error(row, column, f"got '{shown}', which {what} is called; correct it")
+        return np.array([place[text] for text in texts], dtype=np.intp)
 
     def numbers(
         self, column: str, least: float = -np.inf, most: float = np.inf, above: float | None = None

@@ -18,13 +18,14 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.fleet.links import DENSE_LINKS
 from hflray.fleet.random import gain_of_rate
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray
 from hflray.support.checksum import digest
 from hflray.support.reader import read_bytes
-from hflray.support.tables import Table, match, read_table
+from hflray.support.tables import match, read_table
 from hflray.support.text import one_line
 from hflray.world.fading import Fading
 from hflray.world.part import Part
+from hflray.world.trace import check_digest
 
 SETTING = "world.fading.options.path"
 VALUES = {"gain_db": (-400.0, 100.0, None), "mbps": (-np.inf, 1e9, 0.0)}  # least, most, above
@@ -71,8 +72,10 @@ class LinkTrace(Fading, Part):
                 f"{table.name}: has {' and '.join(kinds) or 'neither gain_db nor mbps'}; accepted: one of them"
             )
         time_s = table.numbers(columns["time_s"], 0.0)
-        devices = _indices(table, columns["device"], fleet.device_names, fleet.num_devices, "device")
-        edges = _indices(table, columns["edge"], fleet.edge_names, fleet.num_edges, "edge")
+        names = fleet.device_names or tuple(map(str, range(fleet.num_devices)))
+        devices = table.indices(columns["device"], names, "no device")
+        names = fleet.edge_names or tuple(map(str, range(fleet.num_edges)))
+        edges = table.indices(columns["edge"], names, "no edge")
         least, most, above = VALUES[kinds[0]]
         values = table.numbers(columns[kinds[0]], least, most, above)
         for name, numbers in (("time_s", time_s), (kinds[0], values)):
@@ -122,19 +125,6 @@ class LinkTrace(Fading, Part):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to the start. Raises ConfigError: the state was made with another file."""
-        if not np.array_equal(state.get("digest", ()), self._digest):
-            raise ConfigError(
-                "state: it was made with another trace than the world has now; resume with the trace of the run's "
-                "start, or start anew"
-            )
+        check_digest(self._digest, state)
         self._now, self._next = np.ones(self._shape), 0
         self.advance(0.0)
-
-
-def _indices(table: Table, column: str, names: tuple[str, ...] | None, count: int, kind: str) -> IntArray:
-    place = {name: index for index, name in enumerate(names or map(str, range(count)))}
-    texts = table.texts(column)
-    for row, text in enumerate(texts):
-        if text not in place:
-            raise table.error(row, column, f"got '{one_line(text[:60])}', which no {kind} is called; correct it")
-    return np.array([place[text] for text in texts], dtype=np.intp)

@@ -177,7 +177,7 @@ class FromTrace(Mobility):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`. Raises ConfigError if it was made with another trace."""
-        check_digest(self._trace, state)
+        check_digest(self._trace.digest, state)
         super().load_state_dict(state)
 
 

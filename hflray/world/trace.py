@@ -184,12 +184,12 @@ class Switches(Part):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Check that a state was made with the same trace. Raises ConfigError if it was not."""
-        check_digest(self._trace, state)
+        check_digest(self._trace.digest, state)
 
 
-def check_digest(trace: Trace, state: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a state was made with another trace."""
-    if not np.array_equal(state.get("digest", ()), trace.digest):
+def check_digest(digest: NDArray[np.uint8], state: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a state was made with another trace than the one of this digest."""
+    if not np.array_equal(state.get("digest", ()), digest):
         raise ConfigError(
             "state: it was made with another trace than the world has now; resume with the trace of the run's start, "
             "or start anew"
