@@ -357,13 +357,12 @@ def digits_table() -> NDArray[np.int64]:
     return sklearn_table("digits.csv.gz", delimiter=",").astype(np.int64)
 
 
-def split_rows(strata: NDArray[np.int64], name: str) -> NDArray[np.bool_]:
+def split_rows(strata: NDArray[Any], name: str) -> NDArray[np.bool_]:
     """Return which rows are test rows, (n,): one of five of each stratum, drawn by the name of the data set."""
-    rng = seeding.stream(0, f"{name}-split")
-    is_test = np.zeros(len(strata), bool)
-    for value in np.unique(strata):
-        members = rng.permutation(np.flatnonzero(strata == value))
-        is_test[members[: round(len(members) / 5)]] = True
+    rng, is_test = seeding.stream(0, f"{name}-split"), np.zeros(len(strata), bool)
+    order = np.argsort(strata, kind="stable")
+    for members in np.split(order, np.flatnonzero(strata[order][1:] != strata[order][:-1]) + 1):
+        is_test[rng.permutation(members)[: round(len(members) / 5)]] = True
     return is_test
 
 

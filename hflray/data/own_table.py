@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import seeding
 from hflray.config import Kind
-from hflray.data.datasets import Dataset
+from hflray.data.datasets import Dataset, split_rows
 from hflray.data.own import LARGEST
 from hflray.errors import ConfigError, DataError, nearest
 from hflray.support import inputs
@@ -69,7 +69,7 @@ def load_table(
             raise ConfigError(f"{OPTIONS}.features: got {shorten(column)}, which is target or owner too; leave it out")
     x = np.stack([_filled(table, column) for column in chosen], axis=-1)
     y, names, of_kind, note = _target(table, target, kind)
-    owners = None if owner is None else _owners(table, owner)
+    owners = None if owner is None else np.array(_texts(table, owner, "who owns the row"), dtype=np.str_)
     test = split(owners if owners is not None else y if of_kind == "classification" else np.zeros(len(y)), y, of_kind)
     if not test.any():
         raise DataError(
@@ -82,22 +82,13 @@ def load_table(
         test_owner=None if owners is None else owners[test],
         class_names=names,
     )  # fmt: skip
-    return dataset if note is None else _with_note(dataset, note)
+    return dataset if note is None else replace(dataset, notes=(*dataset.notes, note))
 
 
 def split(strata: NDArray[Any], y: NDArray[Any], kind: str) -> NDArray[np.bool_]:
-    """Return which rows are test rows, (n,): one in five of each stratum, but none that trains a class alone.
-
-    The draw does not depend on the experiment's seed.
-    """
-    rng, test = seeding.stream(0, "table-split"), np.zeros(len(y), dtype=bool)
-    numbers = np.unique(strata, return_inverse=True)[1].ravel()
-    order = np.argsort(numbers, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-        test[rng.permutation(members)[: round(len(members) / 5)]] = True
-    if kind == "classification":
-        test &= np.isin(y, y[~test])
-    return test
+    """Return which rows are test rows, (n,): those of `split_rows`, but none that trains a class alone."""
+    test = split_rows(strata, "table")
+    return test & np.isin(y, y[~test]) if kind == "classification" else test
 
 
 def _check(table: Table, setting: str, column: str) -> None:
@@ -121,14 +112,13 @@ def _filled(table: Table, column: str) -> FloatArray:
     return numbers
 
 
-def _owners(table: Table, column: str) -> NDArray[np.str_]:
+def _texts(table: Table, column: str, what: str) -> list[str]:
+    """Return the texts of a column, none of which is empty; `what` says what they are."""
     texts = table.texts(column)
-    for row, text in enumerate(texts):
-        if not text:
-            raise DataError(
-                str(table.error(row, column, "is empty; accepted: who owns the row; fill it, or leave the row out"))
-            )
-    return np.array(texts, dtype=np.str_)
+    if "" in texts:
+        reason = f"is empty; accepted: {what}; fill it, or leave the row out"
+        raise DataError(str(table.error(texts.index(""), column, reason)))
+    return texts
 
 
 def _target(
@@ -137,12 +127,7 @@ def _target(
     """Return the targets, (n,), the names of classes, the kind of data, and a note if the kind was guessed."""
     if kind not in (None, "classification", "regression"):
         raise ConfigError(f"{OPTIONS}.kind: got {shorten(kind)}; accepted: classification, regression; correct it")
-    texts = table.texts(column)
-    for row, text in enumerate(texts):
-        if not text:
-            raise DataError(
-                str(table.error(row, column, "is empty; accepted: what is learned; fill it, or leave the row out"))
-            )
+    texts = _texts(table, column, "what is learned")
     note = None
     if kind is None:
         try:
@@ -170,9 +155,3 @@ def _by_number(text: str) -> tuple[float, str]:
         return float(text), text
     except ValueError:
         return np.inf, text
-
-
-def _with_note(dataset: Dataset, note: str) -> Dataset:
-    from dataclasses import replace
-
-    return replace(dataset, notes=(*dataset.notes, note))
