@@ -15,7 +15,7 @@ from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
 from hflray.config.pinning import pin_settings
 from hflray.errors import ConfigError
-from hflray.support.reader import MOST_CHARACTERS, UnfitError, check_extent, too_deep
+from hflray.support.reader import MOST_CHARACTERS, UnfitError, construct_yaml, too_deep
 from hflray.support.text import breaks_lines, one_line, shorten
 
 MAX_DIGITS = 19  # of a whole number
@@ -88,14 +88,8 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(
             f"{source}: the text is too long; accepted: at most {MOST_CHARACTERS:,} characters; give a sweep file"
         )
-    loader = None
     try:
-        loader = _StrictLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        check_extent(node)
-        return loader.construct_document(node)
+        return construct_yaml(text, _StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
@@ -110,9 +104,6 @@ def parse_yaml(text: str, source: str) -> Any:
         raise ConfigError(
             f"{source}: not valid YAML: a value cannot be read ({one_line(error)}); correct it, or quote it as a text"
         ) from error
-    finally:
-        if loader is not None:
-            loader.dispose()
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:

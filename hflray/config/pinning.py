@@ -117,12 +117,12 @@ def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, st
     return _named(tree, sweep, lambda key, name: key in inputs.SETTINGS)
 
 
-def _named(tree: Mapping[str, Any], sweep: bool, wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return the dotted keys and texts of a configuration, or of a sweep file, that are wanted."""
+def _named(tree: Mapping[str, Any], sweep: bool, is_meant: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """Return the dotted keys and texts of a configuration, or of a sweep file, that are meant."""
     names: list[tuple[str, str]] = []
 
     def collect(key: str, name: str) -> str:
-        if wanted(key, name):
+        if is_meant(key, name):
             names.append((key, name))
         return name
 

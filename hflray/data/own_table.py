@@ -112,11 +112,11 @@ def _filled(table: Table, column: str) -> FloatArray:
     return numbers
 
 
-def _texts(table: Table, column: str, what: str) -> list[str]:
-    """Return the texts of a column, none of which is empty; `what` says what they are."""
+def _texts(table: Table, column: str, meaning: str) -> list[str]:
+    """Return the texts of a column, none of which is empty; `meaning` says in words what they are."""
     texts = table.texts(column)
     if "" in texts:
-        reason = f"is empty; accepted: {what}; fill it, or leave the row out"
+        reason = f"is empty; accepted: {meaning}; fill it, or leave the row out"
         raise DataError(str(table.error(texts.index(""), column, reason)))
     return texts
 

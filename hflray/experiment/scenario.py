@@ -162,10 +162,10 @@ class Scenario:
         """Return the scenario of a fleet each of whose devices has the samples of an owner."""
         assert dataset.owner is not None
         joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
-        if (joined.of_sample < 0).any():
+        held_by_any = joined.of_sample >= 0
+        if not held_by_any.all():
             dataset = dataset.of_owners(joined.owners)
-            assert dataset.owner is not None
-            joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
+            joined = joined._replace(of_sample=joined.of_sample[held_by_any])
         parts = joined.parts()
         held = np.array([len(part) for part in parts], dtype=np.int64)
         counts = label_counts(parts, dataset.labels, dataset.num_labels)

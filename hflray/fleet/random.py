@@ -59,7 +59,7 @@ def complete(
     """
 
     def own(name: str, drawn: FloatArray) -> FloatArray:
-        return np.where(np.isnan(arrays[name]), drawn, arrays[name]) if name in arrays else drawn
+        return own_of(arrays[name], drawn) if name in arrays else drawn
 
     n, m = config.num_devices, config.num_edges
     edge_rng = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")

@@ -146,13 +146,8 @@ def parse_yaml(text: str) -> Any:
     """
     if len(text) > MOST_CHARACTERS:
         raise UnfitError(f"it is longer than {MOST_CHARACTERS:,} characters")
-    loader = LOADER(text)
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        check_extent(node)
-        return loader.construct_document(node)
+        return construct_yaml(text, LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML: {one_line(getattr(error, 'problem', None) or error)}") from error
     except RecursionError:
@@ -161,6 +156,17 @@ def parse_yaml(text: str) -> Any:
         if isinstance(error, UnfitError):
             raise
         raise ValueError(f"not valid YAML: a value cannot be read ({one_line(error)})") from error
+
+
+def construct_yaml(text: str, kind: Any) -> Any:
+    """Return the value of a YAML text by a kind of loader. Raises PyYAML's errors, and those of `check_extent`."""
+    loader = kind(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        check_extent(node)
+        return loader.construct_document(node)
     finally:
         loader.dispose()
 

@@ -74,18 +74,18 @@ class Table:
         trimmed: list[str] = pc.utf8_trim_whitespace(pc.fill_null(values.cast("string"), "")).to_pylist()
         return trimmed
 
-    def indices(self, column: str, names: Sequence[str], what: str) -> IntArray:
+    def indices(self, column: str, names: Sequence[str], nobody: str) -> IntArray:
         """Return the place among `names` of each text of a column.
 
         Raises:
-            ConfigError: a text is not among them; `what` says what is not called so.
+            ConfigError: a text is not among them; `nobody` says it in words, such as ``no device``.
         """
         place = {name: index for index, name in enumerate(names)}
         texts = self.texts(column)
         for row, text in enumerate(texts):
             if text not in place:
                 shown = one_line(text[:LONGEST_CELL])
-                raise self.error(row, column, f"got '{shown}', which {what} is called; correct it")
+                raise self.error(row, column, f"got '{shown}', which {nobody} is called; correct it")
         return np.array([place[text] for text in texts], dtype=np.intp)
 
     def numbers(
