@@ -267,16 +267,18 @@ def read_parquet(content: bytes, leave_out: bool = False) -> pyarrow.Table:
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(
-            io.BytesIO(content), thrift_string_size_limit=2**24, thrift_container_size_limit=2**18
-        )
-        schema = [field for field in file.schema_arrow if not leave_out or _is_readable(field.type)]
-        _check_table(file.metadata, schema)
+        # Arrow reads `content` itself and in this thread: a thread of its own that called Python at the end of the
+        # process, or that could not be started where memory is limited, would abort the process.
+        limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**18}
+        buffer = pyarrow.BufferReader(content)
+        with parquet.ParquetFile(buffer, pre_buffer=False, **limits) as file:
+            schema = [field for field in file.schema_arrow if not leave_out or _is_readable(field.type)]
+            _check_table(file.metadata, schema)
         names = [field.name for field in schema if _is_name(field.type)]
         chosen = [field.name for field in schema] if leave_out else None
-        # Its threads would end the process where their memory is limited.
-        one_thread = {"use_threads": False, "pre_buffer": False}
-        table = parquet.read_table(io.BytesIO(content), columns=chosen, read_dictionary=names, **one_thread)
+        buffer = pyarrow.BufferReader(content)
+        with parquet.ParquetFile(buffer, read_dictionary=names, pre_buffer=False, **limits) as file:
+            table = file.read(columns=chosen, use_threads=False)
         for name in names:
             for chunk in table[name].chunks:
                 longest = pyarrow.compute.max(pyarrow.compute.binary_length(chunk.dictionary)).as_py() or 0

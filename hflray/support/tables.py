@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import io
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -170,7 +169,7 @@ class Table:
             return "skip"
 
         table = reader.read_csv(
-            io.BytesIO(text.encode()),
+            pa.BufferReader(text.encode()),  # Arrow reads it in a thread, which must not call Python as it ends
             reader.ReadOptions(column_names=names, skip_rows=skip, use_threads=False),
             reader.ParseOptions(delimiter=delimiter, invalid_row_handler=refuse),
             reader.ConvertOptions(
