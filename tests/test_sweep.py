@@ -11,6 +11,7 @@ import pytest
 
 from hflray.config import flatten, load_config, set_dotted, validate
 from hflray.errors import ConfigError
+from hflray.support.shipped import sweep_files
 from hflray.sweep import (
     Axis,
     SweepFile,
@@ -26,7 +27,7 @@ from hflray.sweep.tasks import TASKS, find_task
 from tests.conftest import says
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"
-SHIPPED = sorted(CONFIGS.glob("*.yaml"))
+SHIPPED = sweep_files()
 POPULATION = "tune: {samples: 4, population: {every: 2}}\n"
 GOOD = """
 name: mine

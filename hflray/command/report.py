@@ -148,8 +148,9 @@ def show(
     from hflray import metrics
     from hflray.report import figures, page, tables
     from hflray.report.exports import export, lacking
-    from hflray.reproduction.exhibits import exhibit, exhibit_of, verdicts
-    from hflray.reproduction.printing import print_verdicts
+    from hflray.reproduction.command import print_verdicts
+    from hflray.reproduction.judge import verdicts
+    from hflray.reproduction.protocol import exhibit, exhibit_of
     from hflray.support.terminal.output import new_console, waiting
     from hflray.support.text import as_file_stem
 
@@ -162,11 +163,12 @@ def show(
     in_results = source is None and (results / runs.title).is_dir()
     folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / as_file_stem(runs.name))
     own = exhibit_of(runs)
-    exhibits = requested or ({own: exhibit(own)} if own else {})
+    exhibits = requested or ({own.config: own} if own else {})
     paths: list[Path] = []
     with waiting(console, "drawing"):
         for shown in exhibits.values():
-            paths += _draw(runs, shown.drawings, folder, missing)
+            drawn = {stem: getattr(figures, name) for stem, name in shown.drawings.items()}
+            paths += _draw(runs, drawn, folder, missing)
         if not requested:
             main = runs.main_metric  # a metric of the user's own may be called as another figure is
             curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
@@ -174,8 +176,7 @@ def show(
                         for stem in runs.shown.figures}  # fmt: skip
             paths += _draw(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)
-            claims = verdicts(exhibits[own], runs) if own else None
-            claims = claims if claims is not None and len(claims) else None
+            claims = verdicts(own, runs) if own and own.claims else None
             index, not_shown = page.write(runs, folder, claims)
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
@@ -255,12 +256,12 @@ def _find_run(
 )
 def listing() -> None:
     """Print the figures and tables of the paper, with the commands that run and draw each."""
-    from hflray.reproduction.exhibits import EXHIBITS
+    from hflray.reproduction.protocol import exhibits
     from hflray.support.terminal.output import new_console
 
     console = new_console()
     tune, report = spoken("tune", "hflray.tune"), spoken("report", "hflray.report")
-    for name, shown in EXHIBITS.items():
+    for name, shown in exhibits().items():
         console.print(f"{name:8} {shown.label}: {shown.shows}", **PLAIN)
         console.print(f"{'':8} {tune} tune_configs/{shown.config}.yaml", style="dim", **PLAIN)
         console.print(f"{'':8} {report} {shown.config} --figure {name}", style="dim", **PLAIN)

@@ -2,7 +2,7 @@
 
 The numbers come from `hflray.report.series` and the colours from `hflray.report.labels`; lines also differ in dash and
 marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, and name it in `FIGURES` and in the
-`Shown.figures` of the tasks that draw it, or in an exhibit of `hflray.reproduction.exhibits`.
+`Shown.figures` of the tasks that draw it, or in an exhibit of a file ``claims.yaml``.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
 
     Args:
         sweep: the runs.
-        claims: the claims with our verdicts (`hflray.reproduction.exhibits.verdicts`); None if the sweep is no
+        claims: the claims with our verdicts (`hflray.reproduction.judge.verdicts`); None if the sweep is no
             exhibit of the paper.
     """
     missing = list(sweep.notes)

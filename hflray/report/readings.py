@@ -1,7 +1,7 @@
 """The readings of Algorithm 5: what the paper leaves open, a reading's ceiling, and whether a policy still improves.
 
 `hflray.report.tables` and `hflray.report.figures` show the runs by their reading, and Figure 5's claims are judged for
-each (`hflray.reproduction.zhang.learning`).
+each.
 """
 
 from __future__ import annotations

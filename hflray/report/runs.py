@@ -143,6 +143,12 @@ class Run:
         return settings
 
     @cached_property
+    def all_settings(self) -> dict[str, Any]:
+        """The settings by dotted keys, each clock as its words, its own settings and its kind."""
+        kind = {"clock.cloud.kind": self.config.clock.cloud.kind}
+        return flatten(self.config.model_dump(mode="json")) | self.settings | kind
+
+    @cached_property
     def identity(self) -> tuple[tuple[str, str], ...]:
         """The settings that identify the run's trial, as text: all, with the seed, but those of `EXECUTION_KEYS`."""
         return tuple((key, repr(value)) for key, value in self.settings.items() if not is_execution_key(key))

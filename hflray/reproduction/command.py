@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
 from hflray.support.terminal.output import new_console, say, waiting
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from hflray.report.runs import Sweep
-    from hflray.reproduction.papers import Paper
+    from hflray.reproduction.protocol import Paper
 
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
@@ -27,7 +30,10 @@ app = single()
 @app.command(context_settings=HELP)
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The paper; without one, all are listed.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="The paper, or a folder with a claims.yaml; without one, all are listed."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Run the small form, in minutes, which answers for its own task only.")
@@ -63,7 +69,8 @@ def reproduce(
     if name is None:
         _list(console)
         return
-    from hflray.reproduction.papers import paper, tally
+    from hflray.reproduction.judge import tally
+    from hflray.reproduction.protocol import paper
 
     chosen = paper(name)
     if source is not None:
@@ -80,18 +87,18 @@ def reproduce(
     if markdown:
         from hflray.reproduction.results_page import answers
 
-        for shown in chosen.exhibits(quick).values():
+        for shown in chosen.of_form(quick).values():
             print(answers(shown, sweeps.get(shown.config)))
         return
     _show(chosen, quick, sweeps, console)
-    small = quick and chosen.quick is not chosen.full
+    small = quick and chosen.of_form(True) != chosen.of_form(False)
     say(console, f"{chosen.name}, the {'quick' if quick else 'full'} form: {tally(chosen, quick, sweeps)}")
     if small:
         say(console, "These answers are about the quick form's own small task, not about the paper's.")
 
 
 def _list(console: Console) -> None:
-    from hflray.reproduction.papers import PAPERS, paper
+    from hflray.reproduction.protocol import PAPERS, paper
 
     for name in PAPERS:
         one = paper(name)
@@ -104,21 +111,21 @@ def _list(console: Console) -> None:
 def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
     """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
     from hflray.report.exports import exports, read_exhibit
-    from hflray.reproduction.exhibits import with_borrowed
+    from hflray.reproduction.judge import with_borrowed
 
-    names = [shown.config for shown in chosen.exhibits(quick).values()]
+    names = [shown.config for shown in chosen.of_form(quick).values()]
     sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in names}
     if not sweeps:
         raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}; name the folder that has one")
-    return with_borrowed(sweeps, chosen.exhibits(quick).values())
+    return with_borrowed(sweeps, list(chosen.of_form(quick).values()))
 
 
 def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, Sweep]:
     """Return the latest sweep of each of the paper's exhibits."""
     from hflray.report.runs import read_sweep
-    from hflray.reproduction.exhibits import with_borrowed
+    from hflray.reproduction.judge import with_borrowed
 
-    shown = chosen.exhibits(quick).values()
+    shown = list(chosen.of_form(quick).values())
     return with_borrowed({each.config: read_sweep(results, each.config) for each in shown}, shown)
 
 
@@ -130,7 +137,7 @@ def _run(
     Raises:
         typer.Exit: a sweep failed or was interrupted; the code is that of its command.
     """
-    exhibits = list({shown.config: shown for shown in chosen.exhibits(quick).values()}.values())
+    exhibits = list({shown.config: shown for shown in chosen.of_form(quick).values()}.values())
     for number, shown in enumerate(exhibits, 1):
         words = _words(chosen.sweep_file(shown), results, data_root)
         where = f"{shown.config} ({number} of {len(exhibits)})"
@@ -173,14 +180,26 @@ def _words(file: Path, results: Path, data_root: Path | None) -> list[str]:
 
 
 def _show(chosen: Paper, quick: bool, sweeps: dict[str, Sweep], console: Console) -> None:
-    from hflray.reproduction.exhibits import verdicts
-    from hflray.reproduction.printing import print_verdicts
+    from hflray.reproduction.judge import verdicts
+    from hflray.reproduction.protocol import expanded
 
-    for shown in chosen.exhibits(quick).values():
+    for shown in chosen.of_form(quick).values():
         if not shown.claims:
             continue
         console.print(f"\n{shown.label}: {shown.shows}", style="bold", **PLAIN)
         if shown.config not in sweeps:
-            console.print(f"  not run; {len(shown.claims)} claims are not tested", **PLAIN)
+            console.print(f"  not run; {len(list(expanded(shown)))} claims have too few runs", **PLAIN)
             continue
         print_verdicts(verdicts(shown, sweeps[shown.config]), console)
+
+
+def print_verdicts(claims: pd.DataFrame, console: Console) -> None:
+    """Print the answer to each claim, our numbers, their count and p-value, and the notes."""
+    for row in claims.to_dict("records"):
+        split = f" ({row.pop('split')})" if "split" in row else ""
+        (claimant, text), *cells = row.items()
+        console.print(f"{claimant}: {text}{split}", style="bold", markup=False, highlight=False)
+        for heading, cell in sorted(cells, key=lambda item: item[0] != "answer"):
+            if cell:
+                line = f"{'' if heading == 'answer' else f'{heading}: '}{cell}"
+                console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.report.exports import exports, read_exhibit
+from hflray.report.exports import exports as exports_in
+from hflray.report.exports import read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
-from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts, with_borrowed
+from hflray.reproduction.judge import verdicts, with_borrowed
+from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.sweep import Trial, expand, load_sweep
 
 HEAD = """# Results beside the paper's
@@ -20,27 +22,26 @@ HEAD = """# Results beside the paper's
 `{command}` writes this page; do not edit it. Every number comes from
 the exports in `{source}`. All exports below one folder form one section.
 
-This is how a claim of the paper is judged (`hflray/reproduction/evidence.py`; `hflray/reproduction/zhang/` states the
-least and the whole evidence of each claim):
+This is how a claim is judged (`tune_configs/claims.yaml` holds the plans and claims, `hflray/reproduction/judge.py`
+the rules):
 
-* "yes" and "no" rest on the whole evidence that the claim needs: mostly five seeds, every H, and runs to their last
-  round. "So far" precedes an answer that rests on a part of it, which more runs may change. "Not tested" means that the
-  runs are too few to settle the claim.
-* Contestants are compared on the same seeds, up to the last round (fleet, step) that all of them have, and with all
-  other settings equal. Runs that were not used are named. In these comparisons, ± precedes half of the 95 % interval
-  (Student's t) of the paired differences over seeds or fleets. A difference counts if its interval excludes 0. Two
-  curves whose interval is within ± 0.5 points of accuracy are a tie. What remains is "not settled", and one seed tests
-  nothing. Neither a tie nor an absent contestant agrees with a claim.
-* A "yes" needs all comparisons of a claim, and a "no" needs one. One of many contradicts by chance more often than one
-  alone, so that for a "no" the intervals are widened until all of a claim hold together in 95 % of cases (Bonferroni).
-  Where only the narrower, printed intervals contradict, the answer is "not settled", and the evidence counts them.
-* Figure 5 is judged from one seed, because the paper draws one training. Its "yes" and "no" hold for that seed only.
-* A spread over seeds, and the distance between curves that are means over seeds, have one value for all seeds. The
-  interval of its change with H is that of the jackknife's pseudo-values (each seed is left out in turn).
-* Numbers of rounds to an accuracy are means over the seeds. The accuracy is the target, or the highest that all
-  compared runs reached if that is lower, so that no run misses it.
-* Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each run needs
-  as many rounds as at the exact one.
+* A plan says, before its runs, how many seeds (of assignments: fleets) there are to be, of how many rounds, on which
+  split of the data. An answer is given at the planned number only. Before that, the page shows the interval and "n of
+  N".
+* The compared runs have the same seeds, all other settings equal, and count up to the last round that all have. The
+  unit is the seed, and in brackets stands the 95 % interval of the mean effect over the seeds (Student's t). Seconds,
+  joules, messages, rounds and objectives are compared as ratios, on logarithms; in parentheses stand the two
+  geometric means.
+* A yes needs all comparisons of a claim, a no needs one. p is adjusted for the comparisons of a claim (Bonferroni)
+  and for all claims of an exhibit (Holm). A yes or a no has p of at most the plan's α, 0.05; what remains is not
+  settled.
+* A margin is the least difference that matters. It never makes a no: a difference whose interval lies within it is
+  "yes in sign, smaller than M".
+* A target is passed when the mean accuracy of five rounds is at it. "Mean curve" is the round in which the mean over
+  the seeds is at it, as the paper's figures draw it. A run that misses a target would have needed more than it has
+  spent; where that leaves the order of a pair open, the claim is not settled.
+* Runs of another split of the data than the plan's are judged by themselves, in rows that name it ("split"). They
+  were there before the plan was.
 * "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
 
 This is how schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`):
@@ -197,7 +198,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     if sweep is None:
         lines.append("Not run yet.")
         if shown.claims:
-            lines += ["", "The paper claims: " + "; ".join(claim.text for claim in shown.claims) + "."]
+            lines += ["", f"{shown.claimant} claims: {'; '.join(claim.text for claim, _ in expanded(shown))}."]
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
@@ -216,7 +217,7 @@ def answers(shown: Exhibit, sweep: Sweep | None) -> str:
     """Return the answers to an exhibit's claims as a table of markdown, below its heading."""
     lines = [f"### {shown.label}: {shown.shows}", ""]
     if sweep is None:
-        return "\n".join([*lines, f"Not run: {len(shown.claims)} claims are not tested.", ""])
+        return "\n".join([*lines, f"Not run: {len(list(expanded(shown)))} claims have too few runs.", ""])
     return "\n".join([*lines, _answers(shown, sweep), ""])
 
 
@@ -234,7 +235,7 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
     """
     command = f"python -m hflray.report results --from {source}"
     parts = [HEAD.format(command=command, source=source)]
-    for name, shown in EXHIBITS.items():
+    for name, shown in exhibits().items():
         parts.append(section(name, shown, sweeps.get(shown.config), configs))
     return "\n".join(parts)
 
@@ -245,9 +246,9 @@ def read_all(folder: Path) -> dict[str, Sweep]:
     Raises:
         ConfigError: the folder holds no export.
     """
-    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
+    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports_in(folder))}
     if not sweeps:
         raise ConfigError(
             f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
         )
-    return with_borrowed(sweeps, EXHIBITS.values())
+    return with_borrowed(sweeps, list(exhibits().values()))

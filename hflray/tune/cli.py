@@ -20,7 +20,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
-from hflray.support.shipped import CONFIGS
+from hflray.support.shipped import CONFIGS, sweep_files
 from hflray.support.terminal.app import HELP, exit_code, single, spoken
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _report_assignment(
 def _list(console: Console) -> None:
     from hflray.sweep import load_sweep
 
-    for path in sorted(CONFIGS.glob("*.yaml")):
+    for path in sweep_files():
         console.print(f"{path.stem:24} {load_sweep(path).description}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -18,11 +18,12 @@ import yaml
 from pydantic import BaseModel
 
 from hflray.config import ExperimentConfig, parse_yaml
+from hflray.support.shipped import sweep_files
 from hflray.sweep import SweepFile, TuneConfig
 from tests.hostile import NAMES
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tune_configs").glob("*.yaml"))}
+SHIPPED = {path.name: path.read_text(encoding="utf-8") for path in sweep_files()}
 
 # Values as YAML texts: empty ones, extreme numbers, wrong types, hostile texts, lists, mappings, tags and aliases.
 VALUES = (

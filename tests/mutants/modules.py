@@ -6,7 +6,7 @@ MODULES = (
     "fleet/fleet",
     "cost", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
     "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition", "assignment/features", "assignment/hfel",
-    "rl/replay", "rl/env", "reproduction/evidence",
+    "rl/replay", "rl/env", "reproduction/judge",
     "training/plan", "training/amounts", "training/cloud", "training/exchange", "training/differences",
     "training/privacy/accountant", "training/privacy/mechanism",
     *(f"training/rules/{name}" for name in ("base", "feddyn", "fednova", "fedprox", "mtgc", "own", "scaffold")),

@@ -16,7 +16,8 @@ from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.fleet import sample_fleet
 from hflray.report.runs import Run, Sweep
-from hflray.reproduction.exhibits import EXHIBITS, verdicts
+from hflray.reproduction.judge import verdicts
+from hflray.reproduction.protocol import exhibits
 from hflray.seeding import stream
 from hflray.sweep.tasks import DEFAULT
 from hflray.tracking import History, Tables
@@ -117,9 +118,5 @@ def sweep(name: str, runs: list[Run], task: str = DEFAULT) -> Sweep:
 
 def judged(name: str, runs: list[Run], task: str = DEFAULT) -> pd.DataFrame:
     """Return the verdicts on an exhibit's claims from these runs."""
-    shown = EXHIBITS[name]
+    shown = exhibits()[name]
     return verdicts(shown, sweep(shown.config, runs, task))
-
-
-def answers(name: str, runs: list[Run], task: str = DEFAULT) -> list[str]:
-    return list(judged(name, runs, task)["agree"])

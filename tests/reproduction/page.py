@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 
 from hflray.report.exports import read_exhibit
-from hflray.reproduction.exhibits import Exhibit
-from hflray.reproduction.papers import PAPERS, paper
+from hflray.reproduction.protocol import PAPERS, Exhibit, paper
 from hflray.reproduction.results_page import answers
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +23,8 @@ ANSWERS = re.compile(r"<!-- answers ([\w ]+) -->\n(?:\n### [^\n]*\n\n(?:\|[^\n]*
 
 
 def exhibits() -> dict[str, Exhibit]:
-    """Return the exhibits of all papers and both forms by the name of their sweep file."""
-    forms = [one.exhibits(quick) for one in map(paper, PAPERS) for quick in (False, True)]
-    return {shown.config: shown for form in forms for shown in form.values()}
+    """Return the exhibits of all papers with claims by the name of their sweep file."""
+    return {shown.config: shown for name in PAPERS for shown in paper(name).exhibits.values() if shown.claims}
 
 
 def renewed(text: str) -> str:

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.exports import export
 from hflray.reproduction import command
 from hflray.reproduction.command import app
-from hflray.reproduction.papers import PAPERS, paper
+from hflray.reproduction.protocol import PAPERS, paper
 from hflray.sweep import load_sweep, with_absolute_paths
 from hflray.sweep.results import new_folder
-from tests.report.fabricated import sweep
-from tests.reproduction.tsdp.test_paper import both
-from tests.reproduction.zhang.test_framework import whole
+from tests.report.fabricated import run, sweep
 
 RUN = CliRunner()
+OWN = "hflray.reproduction.tsdp.assigners"
 
 
 def invoked(*arguments: str) -> str:
@@ -40,18 +40,20 @@ def test_without_a_name_all_papers_are_listed() -> None:
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    best = [5.0] * 1000
-    made = sweep("tsdp", both(best, best, 2), "assignment")
-    export(replace(made, runs=[replace(run, history=replace(run.history, name=f"r{number}"))
-                               for number, run in enumerate(made.runs)]), tmp_path / "tsdp")  # fmt: skip
+    names = [f"assignment.name={OWN}:{name}" for name in ("TwinSorting", "Exhaustive")]
+    made = sweep(
+        "tsdp", [run({metrics.ROUND_DELAY_S: [5.0] * 1000}, name, "fleet.num_edges=2") for name in names], "assignment"
+    )
+    export(replace(made, runs=[replace(one, history=replace(one.history, name=f"r{number}"))
+                               for number, one in enumerate(made.runs)]), tmp_path / "tsdp")  # fmt: skip
     return tmp_path
 
 
 def test_exports_are_judged_without_a_run(exported: Path) -> None:
     text = invoked("tsdp", "--from", str(exported))
-    assert "the best of all assignments on 1,000 of 1,000 fleets" in text
-    assert "not run; 1 claims are not tested" in text or "not run; 1 claim is not tested" in text
-    assert "tsdp, the full form: 1 yes, 2 not tested" in text
+    assert "n: 1000 of 1000 fleets" in text
+    assert "not run; 6 claims have too few runs" in text
+    assert "tsdp, the full form: 1 yes, 7 with too few runs" in text
 
 
 def test_markdown_is_for_a_page(exported: Path) -> None:
@@ -84,7 +86,7 @@ class Tune:
 def saved(results: Path, name: str, finished: bool) -> Path:
     """Save a folder of a sweep of TSDP; return its path."""
     one = paper("tsdp")
-    file = with_absolute_paths(load_sweep(one.sweep_file(one.full[name])))
+    file = with_absolute_paths(load_sweep(one.sweep_file(one.exhibits[name])))
     folder = new_folder(results, file, "sqlite:///x.db", "hflray")
     folder.finished = finished
     folder.path.mkdir(parents=True)
@@ -123,13 +125,14 @@ def test_a_dry_run_lists_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_was_run_here_is_judged_with_the_runs_that_an_exhibit_borrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    lent = whole("fashion_mnist", 30, 100.0)
+    curve = {metrics.ACCURACY: [0.5] * 20 + [0.9] * 20}
+    lent = run(curve, "data.name=fashion_mnist", "scheduling.name=ikc", "scheduling.num_scheduled=30")
     monkeypatch.setattr(
         "hflray.report.runs.read_sweep",
         lambda results, name: sweep(name, [lent] if name == "fig3_fashion_scheduling" else []),
     )
     read = command._finished(paper("zhang"), quick=False, results=Path("unused"))
-    assert [(each.part, len(each.rounds)) for each in read["fig7_framework"].runs] == [("fig3_fashion_scheduling", 26)]
+    assert [(each.part, len(each.rounds)) for each in read["fig7_framework"].runs] == [("fig3_fashion_scheduling", 25)]
 
 
 @pytest.mark.slow
@@ -137,7 +140,8 @@ def test_a_paper_is_repeated_in_full(tmp_path: Path) -> None:
     """TSDP by the real command, twice: the second time nothing runs."""
     words = [sys.executable, "-m", "hflray", "reproduce", "tsdp", "--results", str(tmp_path)]
     first = subprocess.run(words, capture_output=True, text=True, check=True, timeout=900).stdout
-    assert "the best of all assignments on 1,000 of 1,000 fleets" in first
+    assert "n: 1000 of 1000 fleets" in first
+    assert "tsdp, the full form: 7 yes, 1 no" in first
     again = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
     assert "tsdp (1 of 2): has ended" in again
     assert again.splitlines()[-1] == first.splitlines()[-1]

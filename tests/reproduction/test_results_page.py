@@ -13,7 +13,7 @@ from hflray.report.exports import ABOUT, export, files_of, pack, read_exhibit
 from hflray.report.runs import Run
 from hflray.report.tables import summary, to_markdown
 from hflray.reproduction import results_page
-from hflray.reproduction.exhibits import EXHIBITS
+from hflray.reproduction.protocol import exhibits
 from tests.conftest import says
 from tests.report import conftest as finished
 from tests.report.fabricated import accuracy, run
@@ -32,14 +32,14 @@ def test_the_page_has_a_section_for_every_exhibit_run_or_not(sweep, tmp_path) ->
     assert [part.partition(":")[0] for part in sections[1:3]] == ["Figure 3", "Figure 4"]
     assert "0 of 60 runs and 4 with other settings, 4 of them ended (2 rounds); seeds 0, 1" in sections[1]
     assert "`data.name=digits`" in sections[1]  # the section names the difference from the shipped configuration
-    assert "not tested: needs runs of VKC" in sections[1]
+    assert "| 0 of 10 seeds |" in sections[1]
     assert "Not run yet." in sections[2]
-    assert len(sections) == 1 + len(EXHIBITS)
+    assert len(sections) == 1 + len(exhibits())
 
 
 def section_of(sweep, runs: list[Run], name: str = "fig3") -> str:
     """Return the section of an exhibit with these runs."""
-    shown = EXHIBITS[name]
+    shown = exhibits()[name]
     return results_page.section(name, shown, type(sweep)(shown.config, shown.config, task_of(name), "", runs), CONFIGS)
 
 
@@ -76,13 +76,13 @@ def test_the_runs_the_row_and_the_verdict_mention_a_modified_checkout(sweep) -> 
     text = section_of(sweep, runs)
     assert says(text, "abc-dirty", "modified")
     assert "| IKC (modified checkout) |" in text
-    assert "From a modified checkout: all of it" in text
+    assert "runs of a modified checkout" in text
     clean = section_of(sweep, [accuracy(30, name, [0.9] * 60) for name in ("ikc", "vkc", "fedavg")])
     assert "modified" not in clean
 
 
 def test_differences_are_those_from_the_nearest_trial(sweep) -> None:
-    file = EXHIBITS["fig5_more"].config
+    file = exhibits()["fig5_more"].config
     settings = ["fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.model_kb=448", "learning.fleets=5000",
                 "cost.delay_weight=1", "learning.minutes=null", "learning.env_steps=60000"]  # fmt: skip
     curve = {metrics.ASSIGNER_RETURN: [1.0, 2.0]}

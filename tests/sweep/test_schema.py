@@ -11,11 +11,12 @@ from jsonschema import Draft7Validator
 
 from hflray.config import ExperimentConfig, flatten, parse_yaml, to_yaml
 from hflray.errors import ConfigError
+from hflray.support.shipped import sweep_files
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.schema import sweep_schema, text
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "tune_configs").glob("*.yaml"))
+SHIPPED = sweep_files()
 MODELINE = "# yaml-language-server: $schema=sweep.schema.json\n"
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from hflray.config import ExperimentConfig
 from hflray.experiment import Experiment
-from hflray.reproduction.niidbench.paper import IID, ONE, PAPER, TWO
+from hflray.reproduction.protocol import paper
 from hflray.sweep import expand, load_sweep
 
+IID, ONE, TWO = "IID", "1 label", "2 labels"
 CASES = {
     IID: ("iid", "{}"), TWO: ("shards", "{labels_per_device: 2}"),
     ONE: ("shards", "{labels_per_device: 1}"),
@@ -39,14 +40,14 @@ class Row(NamedTuple):
 
 def config_of(case: str, momentum: float) -> ExperimentConfig:
     """Return the quick form's configuration of a partition with a momentum, and with the rate that makes up for it."""
-    quick = PAPER.quick["niidbench_quick"]
+    bench = paper("niidbench")
     partition, options = CASES[case]
     overrides = [
         f"sweep.data.partition={{zip: [{partition}]}}", f"sweep.data.partition_options={{zip: [{options}]}}",
         "sweep.training.rule.name={grid: [scaffold]}", "sweep.seed={grid: [0]}", f"training.momentum={momentum}",
         f"training.learning_rate={0.01 * (1 - momentum) / 0.1:.12g}",
     ]  # fmt: skip
-    return expand(load_sweep(PAPER.sweep_file(quick), overrides))[0].config
+    return expand(load_sweep(bench.sweep_file(bench.exhibits["niidbench_quick"]), overrides))[0].config
 
 
 def rows(case: str, momentum: float) -> Iterator[Row]:

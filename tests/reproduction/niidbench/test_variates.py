@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from hflray.reproduction.niidbench import variates
-from hflray.reproduction.niidbench.paper import IID, ONE
+from hflray.reproduction.niidbench.variates import IID, ONE
 
 
 @pytest.mark.parametrize("case", [IID, ONE])

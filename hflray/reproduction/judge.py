@@ -1,0 +1,452 @@
+"""The answers to an exhibit's claims: yes, no or not settled at the planned number of seeds, and before it no word.
+
+**Units.** The unit is the seed; in a study of assignments, the fleet. The compared runs have the same seeds, all other
+settings equal, and count up to the last round that all have, at most the planned one. A run is whole if it has all
+planned rounds, or has passed the target that is asked for.
+
+**Effects.** The effect of a unit is the difference of the two endpoints, or the logarithm of their ratio. An endpoint
+at a target that a run misses is known by a bound only (`hflray.support.pairs`); where the bounds leave the order of a
+pair open, its claim is not settled.
+
+**Answers.** Student's one-sided tests of the mean effect give each comparison a p-value for and one against the claim.
+For near, these are two tests each against the ends of the margin (Schuirmann 1987). A yes needs all comparisons, so
+that the largest p-value counts. A no needs one, so that the least counts, times the number of comparisons (Bonferroni).
+Twice the smaller of both is the claim's p-value. Holm's method adjusts it for all claims of the exhibit, those without
+enough runs included. So the probability that any claim without an effect gets a yes or a no is at most the plan's α.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student_t
+
+from hflray.report.runs import SEED, Run, Sweep
+from hflray.report.series import last_step
+from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Plan, Settings, expanded
+from hflray.support.arrays import BoolArray, FloatArray
+from hflray.support.pairs import Pairs, holm, mean_interval
+from hflray.support.references import short
+from hflray.tracking import Tables
+
+SPLIT, STRATIFIED = "data.split", "stratified"
+TOO_FEW = "with too few runs"
+ANSWERS = ("yes", "yes in sign", "not settled", "no", "not tested", TOO_FEW)
+ROUNDING = 1e-12  # effects that are closer are equal
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effects of one comparison.
+
+    Attributes:
+        label: the name of the comparison.
+        values: the effect of each unit on the claim's scale, (n,).
+        seeds: the compared seeds; of fleets, seed 0.
+        whole: whether all planned units are there, each with all planned rounds.
+        open: number of units whose order is not known.
+        sides: the mean endpoint of each compared group, a geometric one on the scale ``log``.
+        drawn: what the curve of the mean over the seeds gives for each group; empty without a target.
+        rounds: the rounds that are compared.
+        runs: the runs.
+    """
+
+    label: str
+    values: FloatArray
+    seeds: list[int] = field(default_factory=list)
+    whole: bool = False
+    open: int = 0
+    sides: list[float] = field(default_factory=list)
+    drawn: list[float] = field(default_factory=list)
+    rounds: int = 0
+    runs: list[Run] = field(default_factory=list)
+
+
+def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
+    """Return one row per claim of the exhibit: our numbers with 95 % intervals, their count, p and the answer.
+
+    Runs of another split of the data than the plan's are judged by themselves, below, and never pooled. Their rows name
+    the split.
+    """
+    assert shown.plan is not None
+    by_split: dict[str, list[Run]] = {}
+    for run in sweep.runs:
+        by_split.setdefault(str(run.settings.get(SPLIT, STRATIFIED)), []).append(run)
+    planned = shown.plan.split or next(iter(by_split), STRATIFIED)
+    order = [planned, *sorted(set(by_split) - {planned})] if planned in by_split or not by_split else sorted(by_split)
+    frames = []
+    for name in order:
+        frame = _judged(shown, shown.plan, by_split.get(name, []))
+        if order != [planned]:
+            frame.insert(0, "split", name)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def tally(paper: Paper, quick: bool, sweeps: Mapping[str, Sweep]) -> str:
+    """Return how many of the claims have which answer, as text, such as ``3 yes, 1 not tested``."""
+    counts: Counter[str] = Counter()
+    for shown in paper.of_form(quick).values():
+        if shown.config in sweeps and shown.claims:
+            answers = verdicts(shown, sweeps[shown.config])["answer"]
+            counts.update(answer.partition(",")[0] or TOO_FEW for answer in answers)
+        else:
+            counts[TOO_FEW] += len(list(expanded(shown)))
+    return ", ".join(f"{counts[kind]} {kind}" for kind in ANSWERS if counts[kind]) or "no claims"
+
+
+def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
+    claims = list(expanded(shown))
+    pool, unused = _comparable(runs, shown, [each for _, contrasts in claims for each in contrasts])
+    effects = [[_effect(pool, claim, each, plan) for each in contrasts] for claim, contrasts in claims]
+    tests = [_p_values(claim, each) for (claim, _), each in zip(claims, effects, strict=True)]
+    # A claim without enough runs counts among the exhibit's with a p-value of 1.
+    family = {
+        str(place): 1.0 if p is None else min(1.0, 2 * min(p))
+        for place, (p, (claim, _)) in enumerate(zip(tests, claims, strict=True))
+        if not (claim.every or claim.not_tested)
+    }
+    adjusted = holm(family)
+    rows = []
+    for place, ((claim, _), each) in enumerate(zip(claims, effects, strict=True)):
+        p = adjusted.get(str(place), np.nan)
+        answer = _answer(claim, each, tests[place], p, plan)
+        notes = [
+            claim.not_tested or claim.note,
+            claim.guess if answer == "no" else "",
+            claim.reason if "smaller than" in answer else "",
+            f"{sum(run.modified for run in _runs(each))} runs of a modified checkout" if _modified(each) else "",
+            f"not used: {'; '.join(unused)}" if unused and not place else "",
+        ]
+        texts = [_text(claim, effect) for effect in each if len(effect.values)]
+        shown_p = ("< 0.001" if p < 0.001 else f"{p:.3f}") if tests[place] and not np.isnan(p) else ""
+        rows.append((claim.text, "; ".join(texts), _count(claim, each, plan), shown_p, answer,
+                     ". ".join(filter(None, notes))))  # fmt: skip
+    return pd.DataFrame(rows, columns=[shown.claimant, "ours [95 %]", "n", "p", "answer", "notes"])
+
+
+def _answer(claim: Claim, effects: Sequence[Effect], p: tuple[float, float] | None, adjusted: float, plan: Plan) -> str:
+    if claim.not_tested:
+        return "not tested"
+    if p is None:
+        return ""
+    if not claim.every and adjusted > plan.alpha:
+        return "not settled"
+    if p[1] < p[0]:
+        return "no"
+    small = claim.margin is not None and claim.expect != "near" and any(_is_small(claim, each) for each in effects)
+    return f"yes in sign, smaller than {_margin(claim)}" if small else "yes"
+
+
+def _is_small(claim: Claim, effect: Effect) -> bool:
+    """Return whether the interval of an effect lies within the margin."""
+    mean, half = mean_interval(effect.values - _origin(claim))
+    return abs(mean) + half < _on_scale(claim, claim.margin or 0.0)
+
+
+def _p_values(claim: Claim, effects: Sequence[Effect]) -> tuple[float, float] | None:
+    """Return the p-value for and the one against a claim; None if a comparison has fewer units than planned."""
+    if not effects or not all(effect.whole and len(effect.values) > 1 for effect in effects):
+        return None
+    if claim.every:
+        agree = all(_agrees(claim, effect.values).all() for effect in effects)
+        return (0.0, 1.0) if agree else (1.0, 0.0)
+    each = [_tails(claim, effect) for effect in effects]
+    return max(p for p, _ in each), min(1.0, len(each) * min(p for _, p in each))
+
+
+def _tails(claim: Claim, effect: Effect) -> tuple[float, float]:
+    """Return the p-values of a comparison for and against a claim, by Student's one-sided tests of the mean effect."""
+    if effect.open:
+        return 1.0, 1.0
+    values, margin = effect.values - _origin(claim), _on_scale(claim, claim.margin or 1.0)
+    if claim.expect == "near":
+        inside = max(_above(values + margin), _above(margin - values))
+        return inside, min(1.0, 2 * min(_above(values - margin), _above(-margin - values)))
+    signed = values if claim.expect == "more" else -values
+    return _above(signed), _above(-signed)
+
+
+def _above(values: FloatArray) -> float:
+    """Return the one-sided p-value of the test that the mean of `values`, (n,), is above 0."""
+    error = float(values.std(ddof=1)) / np.sqrt(len(values))
+    mean = float(values.mean())
+    if error <= ROUNDING:
+        return float(mean <= ROUNDING)
+    return float(student_t.sf(mean / error, len(values) - 1))
+
+
+def _agrees(claim: Claim, values: FloatArray) -> BoolArray:
+    shifted = values - _origin(claim)
+    if claim.expect == "near":
+        return np.abs(shifted) <= _on_scale(claim, claim.margin or 1.0)
+    return shifted > 0 if claim.expect == "more" else shifted < 0
+
+
+def _origin(claim: Claim) -> float:
+    """Return the effect to which a claim is related."""
+    return 0.0 if claim.to is None else _on_scale(claim, claim.to)
+
+
+def _on_scale(claim: Claim, value: float) -> float:
+    return float(np.log(value)) if claim.scale == "log" else value
+
+
+# Which runs are compared.
+
+
+def matches(run: Run, settings: Settings) -> bool:
+    """Return whether a run has these settings; a reference matches by the name of its class as well."""
+    values = run.all_settings
+    return all(values.get(key) == value or short(str(values.get(key))) == value for key, value in settings.items())
+
+
+def _comparable(runs: Sequence[Run], shown: Exhibit, contrasts: Sequence[Contrast]) -> tuple[list[Run], list[str]]:
+    """Return the runs that the comparisons name and that differ in nothing else but the seed, and what is not used."""
+    sides = [side for contrast in contrasts for case in contrast.cases for side in case]
+    named = [run for run in runs if any(matches(run, side) for side in sides)]
+    keys = {key for side in sides for key in side} | set(shown.free)
+    pool, unused = select_alike(named, sorted(keys))
+    rest = len(runs) - len(named)
+    named_unused = unused[:MAX_NAMED] + [f"{len(unused) - MAX_NAMED} more"] * (len(unused) > MAX_NAMED)
+    return pool, [f"{rest} runs that no claim names"] * (rest > 0) + named_unused
+
+
+def select_alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Select the largest set of runs that differ only in the seed and the compared settings.
+
+    Args:
+        runs: the runs of a sweep.
+        free: dotted keys that may differ; a key that ends in a point stands for its whole section.
+
+    Returns:
+        The selected runs, and the other runs by name, each with the settings in which it differs.
+    """
+    sections = tuple(key for key in free if key.endswith("."))
+    variants: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        fixed = tuple(
+            (key, value)
+            for key, value in run.identity
+            if key != SEED and key not in free and not (sections and key.startswith(sections))
+        )
+        variants.setdefault(fixed, []).append(run)
+    if not variants:
+        return [], []
+    largest = max(variants, key=lambda fixed: (len(variants[fixed]), sum(len(run.rounds) for run in variants[fixed])))
+    dropped = []
+    for fixed, members in variants.items():
+        if fixed != largest:
+            differences = [f"{key}={value}" for key, value in fixed if (key, value) not in set(largest)]
+            dropped += [f"{run.full_name} ({', '.join(differences[:3])})" for run in members]
+    return variants[largest], dropped
+
+
+def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -> Effect:
+    """Return the effects of a comparison on the planned seeds that all of its sides have."""
+    endpoint, steps = claim.endpoint, claim.rounds or plan.rounds or 0
+    by_seed = []
+    for side in (side for case in contrast.cases for side in case):
+        longest: dict[int, Run] = {}
+        for run in sorted((run for run in pool if matches(run, side)), key=lambda run: last_step(run, endpoint.metric)):
+            longest[run.seed] = run
+        by_seed.append(longest)
+    planned = range(1 if plan.fleets else claim.seeds or plan.seeds or 1)
+    seeds = [seed for seed in planned if all(seed in runs for runs in by_seed)]
+    complete = [seed for seed in seeds if all(_is_whole(runs[seed], endpoint, steps) for runs in by_seed)]
+    chosen = complete if len(complete) > 1 or plan.fleets else seeds
+    if not chosen:
+        return Effect(contrast.label, np.empty(0))
+    groups = [[runs[seed] for seed in chosen] for runs in by_seed]
+    runs = [run for group in groups for run in group]
+    if claim.endpoint.metric.startswith("wall/") and len({run.machine for run in runs}) > 1:
+        return Effect(contrast.label, np.empty(0))  # seconds of two machines cannot be compared
+    if plan.fleets:
+        effect = _of_fleets(groups, claim, plan.fleets)
+    else:
+        last = [last_step(run, endpoint.metric) for run in runs if not _passes(run, endpoint)]
+        common = min([*last, *([steps] if steps else [])], default=max(last_step(run, endpoint.metric) for run in runs))
+        effect = _of_seeds(groups, claim, common)
+        effect = replace(effect, whole=len(complete) == len(planned))
+    return replace(effect, label=contrast.label, seeds=chosen, runs=runs)
+
+
+def _is_whole(run: Run, endpoint: Endpoint, steps: int) -> bool:
+    return _passes(run, endpoint) or last_step(run, endpoint.metric) >= steps
+
+
+def _passes(run: Run, endpoint: Endpoint) -> bool:
+    return endpoint.until is not None and passage(run, endpoint.until, endpoint.over) is not None
+
+
+def passage(run: Run, level: float, over: int) -> int | None:
+    """Return the first round in which the mean accuracy of the last `over` rounds is at least `level`, or None."""
+    smooth = _smooth(run.series(run.main_metric), over)
+    hits = smooth.index[smooth >= level]
+    return int(hits[0]) if len(hits) else None
+
+
+def _smooth(values: pd.Series[float], over: int) -> pd.Series[float]:
+    return values.rolling(max(1, min(over, len(values)))).mean().dropna()
+
+
+def _of_fleets(groups: Sequence[Sequence[Run]], claim: Claim, fleets: int) -> Effect:
+    columns = [runs[0].series(claim.endpoint.metric) for runs in groups]
+    table = pd.concat(columns, axis=1).dropna().iloc[:fleets].to_numpy()
+    values = _combined([_scaled(claim, column) for column in table.T])
+    return Effect("", values, whole=len(table) >= fleets, sides=_means(claim, list(table.T)), rounds=len(table))
+
+
+def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Effect:
+    """Return the effects of runs, grouped by side in the order of the seeds, on their first rounds."""
+    endpoint, level = claim.endpoint, claim.endpoint.until
+    if level is not None and endpoint.common:
+        level = min(
+            level, *(float(_smooth(_first(run, rounds), endpoint.over).max()) for runs in groups for run in runs)
+        )
+    read = [[_read(run, endpoint, level, rounds) for run in runs] for runs in groups]
+    sides = [np.array([value for value, _ in each]) for each in read]
+    drawn = [_drawn(runs, endpoint, level, rounds) for runs in groups] if level is not None else []
+    reached = [np.array([passed for _, passed in each]) for each in read]
+    unknown = 0
+    if all(each.all() for each in reached):
+        values = _combined([_scaled(claim, each) for each in sides])
+    elif len(sides) == 2 and claim.scale == "log":
+        pairs = Pairs.censored(sides[0], reached[0], sides[1], reached[1])
+        values, unknown = pairs.steps, pairs.uncertain
+    else:
+        values, unknown = (
+            _combined([_scaled(claim, each) for each in sides]),
+            int(sum((~each).sum() for each in reached)),
+        )
+    return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds)
+
+
+def _first(run: Run, rounds: int) -> pd.Series[float]:
+    values = run.series(run.main_metric)
+    return values[values.index <= rounds]
+
+
+def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tuple[float, bool]:
+    """Return a run's endpoint, and whether it is exact; at a missed target it is what the run has spent so far."""
+    values = run.series(endpoint.metric)
+    if level is not None:
+        place = passage(run, level, endpoint.over)
+        if place is not None:
+            return float(values.loc[place]), True
+        return float(values[values.index <= rounds].iloc[-1]), False
+    values = values[values.index <= rounds] if len(values) else pd.Series([run.last(endpoint.metric)])
+    if endpoint.by == "mean":
+        return float(values.mean()), True
+    smooth = _smooth(values, endpoint.over)
+    return float(smooth.max() if endpoint.by == "best" else smooth.iloc[-1]), True
+
+
+def _drawn(runs: Sequence[Run], endpoint: Endpoint, level: float, rounds: int) -> float:
+    """Return the round in which the curve of the mean over the seeds is at the level; NaN if it never is."""
+    curve = pd.concat([_first(run, rounds) for run in runs], axis=1).dropna().mean(axis=1)
+    hits = curve.index[curve >= level]
+    return float(hits[0]) if len(hits) else np.nan
+
+
+def _scaled(claim: Claim, values: FloatArray) -> FloatArray:
+    values = np.asarray(values, dtype=float)
+    return np.log(values) if claim.scale == "log" else 100 * values if claim.scale == "points" else values
+
+
+def _combined(sides: Sequence[FloatArray]) -> FloatArray:
+    """Return the first side less the second, and with two cases the first difference less the second one."""
+    signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(sides)]
+    return np.asarray(np.sum([sign * side for sign, side in zip(signs, sides, strict=True)], axis=0))
+
+
+def _means(claim: Claim, sides: Sequence[FloatArray]) -> list[float]:
+    means = [float(_scaled(claim, np.asarray(side)).mean()) for side in sides]
+    return [float(np.exp(mean)) for mean in means] if claim.scale == "log" else means
+
+
+# How it is shown.
+
+
+def _text(claim: Claim, effect: Effect) -> str:
+    """Return the mean effect of a comparison with its 95 % interval, and the two sides that it compares."""
+    mean, half = mean_interval(effect.values)
+    ends = [mean - half, mean + half] if len(effect.values) > 1 and not effect.open else []
+    form, unit = ("{:.3g}", " ×") if claim.scale == "log" else ("{:+.2f}", " points" * (claim.scale == "points"))
+    form = form if len(effect.sides) > 1 or claim.scale == "log" else "{:.2f}"
+    shown = [form.format(np.exp(value) if claim.scale == "log" else value) for value in (mean, *ends)]
+    text = f"{shown[0]}{unit}" + (f" [{shown[1]}, {shown[2]}]" if ends else "")
+    if effect.open:
+        text = f"order open in {effect.open} of {len(effect.values)}"
+        return f"{effect.label}: {text}" if effect.label else text
+    sides = f" ({' and '.join(f'{side:,.4g}' for side in effect.sides)})" if len(effect.sides) == 2 else ""
+    drawn = [f"{value:.0f}" if value == value else "–" for value in effect.drawn]
+    curve = f", mean curve at round {' and '.join(drawn)}" if drawn else ""
+    return f"{effect.label}: {text}{sides}{curve}" if effect.label else f"{text}{sides}{curve}"
+
+
+def _margin(claim: Claim) -> str:
+    unit = {"log": " ×", "points": " points", "difference": ""}[claim.scale]
+    return f"{claim.margin:g}{unit}"
+
+
+def _count(claim: Claim, effects: Sequence[Effect], plan: Plan) -> str:
+    """Return how many of the planned seeds or fleets there are, and how many of the planned rounds."""
+    if claim.not_tested:
+        return ""
+    unit, most = ("fleets", plan.fleets) if plan.fleets else ("seeds", claim.seeds or plan.seeds)
+    counts = [len(effect.values) for effect in effects]
+    span = f"{min(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+    planned = claim.rounds or plan.rounds
+    reach = [effect.rounds for effect in effects if effect.rounds]
+    steps = "steps" if claim.endpoint.metric.startswith("assigner/") else "rounds"
+    short = f", {min(reach):,} of {planned:,} {steps}" if planned and reach and min(reach) < planned else ""
+    short = "" if all(effect.whole for effect in effects) else short
+    return f"{span} of {most} {unit}{short}"
+
+
+def _runs(effects: Sequence[Effect]) -> list[Run]:
+    return list({id(run): run for effect in effects for run in effect.runs}.values())
+
+
+def _modified(effects: Sequence[Effect]) -> bool:
+    return any(run.modified for run in _runs(effects))
+
+
+def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Sequence[Exhibit]) -> dict[str, Sweep]:
+    """Return sweeps by name, each with the runs that its exhibit borrows; of two runs of a trial, with its own.
+
+    An exhibit that has borrowed runs only gets a sweep of these. A borrowed run ends where it passes the target.
+    """
+    whole = dict(sweeps)
+    for shown in exhibits:
+        for lender, borrowed in shown.borrows.items():
+            if lender not in sweeps:
+                continue
+            own = whole.get(shown.config, Sweep(shown.config, shown.config, sweeps[lender].task, shown.shows, []))
+            trials = {run.identity for run in own.runs}
+            runs = [
+                replace(_until(run, borrowed.until), part="/".join(filter(None, (lender, run.part))))
+                for run in sweeps[lender].runs
+                if matches(run, shown.select[borrowed.select]) and run.identity not in trials
+            ]
+            if runs:
+                parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
+                whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
+    return whole
+
+
+def _until(run: Run, target: float) -> Run:
+    """Return a run up to the round in which the mean of five rounds passes a target, as if it had ended there."""
+    config = run.config.model_copy(update={"target_accuracy": target})
+    last = passage(run, target, Endpoint().over)
+    if last is None:
+        return replace(run, config=config)
+    rounds = run.history.tables.rounds
+    tables = Tables(rounds[rounds["round"] <= last], run.devices)
+    return replace(run, config=config, history=replace(run.history, tables=tables, status="FINISHED"))

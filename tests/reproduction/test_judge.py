@@ -1,0 +1,335 @@
+"""hflray.reproduction.judge: the answers to claims, against numbers that are computed by hand or by SciPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import f, t, ttest_rel
+
+from hflray import metrics
+from hflray.report.runs import Run
+from hflray.reproduction import judge
+from hflray.reproduction.protocol import Exhibit, paper, read
+from tests.report.fabricated import CLEAN, run, sweep
+from tests.reproduction import chance
+
+HEAD = """
+title: T
+source: S
+about: A
+takes: [a, b]
+select:
+  IKC: {scheduling.name: ikc}
+  VKC: {scheduling.name: vkc}
+  FedAvg: {scheduling.name: fedavg}
+  H = 10: {scheduling.num_scheduled: 10}
+  H = 30: {scheduling.num_scheduled: 30}
+exhibits:
+  x: {label: X, config: x, shows: nothing, plan: PLAN, claims: CLAIMS}
+"""
+MEAN = "endpoint: {by: mean}, scale: points"
+
+
+def exhibit(tmp_path: Path, claims: str, plan: str = "{seeds: 5, rounds: 4}") -> Exhibit:
+    """Return the exhibit of a file with these claims."""
+    path = tmp_path / "claims.yaml"
+    path.write_text(HEAD.replace("PLAN", plan).replace("CLAIMS", claims), encoding="utf-8")
+    return read(path).exhibits["x"]
+
+
+def curves(name: str, values: Sequence[float], *overrides: str, rounds: int = 4, **kinds: Any) -> list[Run]:
+    """Return a run for each seed whose accuracy is constant."""
+    return [
+        run({metrics.ACCURACY: [value] * rounds}, f"scheduling.name={name}", f"seed={seed}", *overrides, **kinds)
+        for seed, value in enumerate(values)
+    ]
+
+
+def judged(shown: Exhibit, runs: Sequence[Run]) -> pd.DataFrame:
+    return judge.verdicts(shown, sweep("x", list(runs)))
+
+
+def one(shown: Exhibit, runs: Sequence[Run]) -> pd.Series[Any]:
+    """Return the only row."""
+    table = judged(shown, runs)
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+IKC, VKC = [0.81, 0.84, 0.80, 0.85, 0.83], [0.80, 0.82, 0.79, 0.825, 0.82]
+LEADS = f"[{{text: a, compare: [[IKC, VKC]], {MEAN}, margin: 0.5, reason: why}}]"
+
+
+def test_the_p_value_is_that_of_students_paired_test(tmp_path) -> None:
+    row = one(exhibit(tmp_path, LEADS), curves("ikc", IKC) + curves("vkc", VKC))
+    expected = ttest_rel(IKC, VKC).pvalue  # two-sided, and one claim needs no adjustment
+    assert float(row["p"]) == pytest.approx(expected, abs=5e-4)
+    assert row["answer"] == "yes"
+    assert row["n"] == "5 of 5 seeds"
+    difference = 100 * (np.array(IKC) - VKC)
+    half = t.ppf(0.975, 4) * difference.std(ddof=1) / 5**0.5
+    mean = difference.mean()
+    assert row["ours [95 %]"].startswith(f"{mean:+.2f} points [{mean - half:+.2f}, {mean + half:+.2f}]")
+
+
+def test_a_claim_that_the_runs_contradict_is_no_and_shows_the_guess(tmp_path) -> None:
+    claims = LEADS.replace("why}", "why, guess: noise}")
+    row = one(exhibit(tmp_path, claims), curves("ikc", VKC) + curves("vkc", IKC))
+    assert (row["answer"], row["notes"]) == ("no", "noise")
+
+
+def test_a_difference_within_the_margin_is_yes_in_sign_and_never_no(tmp_path) -> None:
+    values = [0.800, 0.802, 0.801, 0.803, 0.800]
+    higher = [value + 0.0014 + 0.0001 * place for place, value in enumerate(values)]
+    row = one(exhibit(tmp_path, LEADS), curves("ikc", higher) + curves("vkc", values))
+    assert (row["answer"], row["notes"]) == ("yes in sign, smaller than 0.5 points", "why")
+    noisy = [value + change for value, change in zip(values, (0.001, -0.001, 0.0005, -0.0005, 0), strict=True)]
+    row = one(exhibit(tmp_path, LEADS), curves("ikc", noisy) + curves("vkc", values))
+    assert row["answer"] == "not settled"
+
+
+def test_there_is_no_answer_before_the_planned_seeds_and_rounds(tmp_path) -> None:
+    shown = exhibit(tmp_path, LEADS)
+    row = one(shown, curves("ikc", IKC) + curves("vkc", VKC[:4]))
+    assert (row["answer"], row["n"], row["p"]) == ("", "4 of 5 seeds", "")
+    assert "[" in row["ours [95 %]"]
+    row = one(shown, curves("ikc", IKC, rounds=3) + curves("vkc", VKC))
+    assert (row["answer"], row["n"]) == ("", "5 of 5 seeds, 3 of 4 rounds")
+    row = one(shown, curves("ikc", IKC[:1]) + curves("vkc", VKC))
+    assert (row["answer"], row["n"]) == ("", "1 of 5 seeds")
+    assert "[" not in row["ours [95 %]"]
+    assert one(shown, curves("ikc", IKC))["n"] == "0 of 5 seeds"
+
+
+def test_more_seeds_and_rounds_than_planned_are_not_looked_at(tmp_path) -> None:
+    shown = exhibit(tmp_path, LEADS)
+    first = one(shown, curves("ikc", IKC) + curves("vkc", VKC))
+    more = one(shown, curves("ikc", [*IKC, 0.1, 0.1]) + curves("vkc", [*VKC, 0.9, 0.9]))
+    longer = [run({metrics.ACCURACY: [value] * 4 + [0.1]}, "scheduling.name=ikc", f"seed={seed}")
+              for seed, value in enumerate(IKC)]  # fmt: skip
+    assert first.equals(more)
+    assert first.equals(one(shown, longer + curves("vkc", VKC)))
+
+
+def test_seconds_are_compared_as_ratios_on_logarithms(tmp_path) -> None:
+    endpoint = "endpoint: {metric: total/delay_s, by: last, over: 1}, scale: log"
+    claims = f"[{{text: a, compare: [[IKC, VKC]], {endpoint}, expect: less}}]"
+    shown = exhibit(tmp_path, claims, "{seeds: 4, rounds: 1}")
+    own, other = [1.0, 20.0, 300.0, 4000.0], [2.0, 50.0, 600.0, 9000.0]
+    runs = [run({metrics.TOTAL_DELAY_S: [value]}, f"scheduling.name={name}", f"seed={seed}")
+            for name, values in (("ikc", own), ("vkc", other)) for seed, value in enumerate(values)]  # fmt: skip
+    row = one(shown, runs)
+    assert row["p"] == "< 0.001"
+    assert ttest_rel(np.log(own), np.log(other)).pvalue < 0.001 < ttest_rel(own, other).pvalue
+    assert row["ours [95 %]"].startswith(f"{np.exp(np.log(np.array(own) / other).mean()):.3g} × [")
+    assert row["answer"] == "yes"
+
+
+def test_a_claim_of_several_comparisons_needs_all_for_a_yes_and_one_for_a_no(tmp_path) -> None:
+    claims = LEADS.replace("[[IKC, VKC]]", "[[IKC, VKC], [IKC, FedAvg]]")
+    shown = exhibit(tmp_path, claims)
+    base = curves("ikc", IKC) + curves("vkc", VKC)
+    assert one(shown, base + curves("fedavg", [value - 0.1 for value in VKC]))["answer"] == "yes"
+    assert one(shown, base + curves("fedavg", [0.83, 0.80, 0.82, 0.84, 0.81]))["answer"] == "not settled"
+    above = [value + 0.1 + 0.001 * place for place, value in enumerate(IKC)]
+    row = one(shown, base + curves("fedavg", above))
+    assert row["answer"] == "no"
+    # Bonferroni's method for a no among two comparisons.
+    assert "IKC and FedAvg" in row["ours [95 %]"]
+
+
+def test_holms_method_counts_all_claims_of_the_exhibit(tmp_path) -> None:
+    runs = curves("ikc", IKC) + curves("vkc", VKC)
+    alone = float(one(exhibit(tmp_path, LEADS), runs)["p"])
+    claim = LEADS[1:-1]
+    other = claim.replace("VKC", "FedAvg")  # FedAvg has no run
+    table = judged(exhibit(tmp_path, f"[{claim}, {other}, {other}]"), runs)
+    assert float(table["p"][0]) == pytest.approx(3 * alone, abs=2e-3)
+    assert list(table["answer"])[1:] == [""] * 2
+
+
+def test_near_is_tested_against_both_ends_of_the_margin(tmp_path) -> None:
+    claims = f"[{{text: a, compare: [[IKC, VKC]], {MEAN}, expect: near, margin: 1, reason: why}}]"
+    shown = exhibit(tmp_path, claims)
+    base = [0.80, 0.82, 0.81, 0.83, 0.80]
+    close = [value + 0.0004 * (-1) ** place for place, value in enumerate(base)]
+    assert one(shown, curves("ikc", close) + curves("vkc", base))["answer"] == "yes"
+    far = [value + 0.03 + 0.001 * place for place, value in enumerate(base)]
+    assert one(shown, curves("ikc", far) + curves("vkc", base))["answer"] == "no"
+    wide = [value + 0.03 * (-1) ** place for place, value in enumerate(base)]
+    assert one(shown, curves("ikc", wide) + curves("vkc", base))["answer"] == "not settled"
+
+
+def test_a_number_stands_in_place_of_the_other_side(tmp_path) -> None:
+    claims = '[{text: "{one} reaches 80", compare: [[IKC]], endpoint: {by: best}, scale: points, to: 80}]'
+    shown = exhibit(tmp_path, claims)
+    row = one(shown, curves("ikc", [0.81, 0.79, 0.80, 0.805, 0.795]))
+    assert (row["the paper"], row["answer"]) == ("IKC reaches 80", "not settled")
+    assert one(shown, curves("ikc", [value + 0.05 for value in IKC]))["answer"] == "yes"
+    assert one(shown, curves("ikc", [value - 0.08 for value in IKC]))["answer"] == "no"
+
+
+def test_every_unit_has_to_agree_where_arithmetic_says_so(tmp_path) -> None:
+    claims = f"[{{text: a, compare: [[IKC, VKC]], {MEAN}, every: true}}]"
+    shown = exhibit(tmp_path, claims)
+    assert one(shown, curves("ikc", IKC) + curves("vkc", VKC))["answer"] == "yes"
+    assert one(shown, curves("ikc", [*IKC[:4], 0.1]) + curves("vkc", VKC))["answer"] == "no"
+
+
+def rising(name: str, seed: int, values: Sequence[float], *overrides: str, status: str = "FINISHED") -> Run:
+    seconds = [10.0 * number for number in range(1, len(values) + 1)]
+    columns = {metrics.ACCURACY: values, metrics.TOTAL_DELAY_S: seconds}
+    return run(columns, f"scheduling.name={name}", f"seed={seed}", *overrides, status=status)
+
+
+UNTIL = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: METRIC, until: 0.8, over: 5}, scale: log, expect: less}]"
+
+
+def test_a_target_is_passed_by_the_mean_of_five_rounds_and_the_mean_curve_is_shown(tmp_path) -> None:
+    shown = exhibit(tmp_path, UNTIL.replace("METRIC", "round"), "{seeds: 2, rounds: 12}")
+    # One value above the target in round 2 does not pass it; the mean of rounds 4 to 8 is 0.8.
+    own = [0.1, 0.9, 0.1, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
+    other = [0.1] * 6 + [0.8] * 6
+    runs = [rising(name, seed, values) for seed in (0, 1) for name, values in (("ikc", own), ("vkc", other))]
+    assert judge.passage(runs[0], 0.8, 5) == 8
+    assert judge.passage(runs[1], 0.8, 5) == 11
+    row = one(shown, runs)
+    assert "(8 and 11), mean curve at round 2 and 7" in row["ours [95 %]"]
+
+
+def test_a_run_that_misses_the_target_would_have_needed_more(tmp_path) -> None:
+    shown = exhibit(tmp_path, UNTIL.replace("METRIC", "total/delay_s"), "{seeds: 3, rounds: 10}")
+    reached = [0.9] * 10
+    missed = [0.5] * 10
+    runs = [rising("ikc", seed, reached) for seed in range(3)] + [rising("vkc", seed, missed) for seed in range(3)]
+    # Seconds 50 against more than 100: the order is sure, and the bound counts.
+    row = one(shown, runs)
+    assert row["ours [95 %]"].startswith("0.5 ×")
+    assert row["answer"] == "yes"
+    turned = [rising("vkc", seed, reached) for seed in range(3)] + [rising("ikc", seed, missed) for seed in range(3)]
+    assert one(shown, turned)["answer"] == "no"
+    both = [rising(name, seed, missed) for name in ("ikc", "vkc") for seed in range(3)]
+    row = one(shown, both)
+    assert (row["ours [95 %]"], row["answer"]) == ("order open in 3 of 3", "not settled")
+
+
+def test_a_run_that_stopped_before_it_passed_the_target_is_not_whole(tmp_path) -> None:
+    shown = exhibit(tmp_path, UNTIL.replace("METRIC", "round"), "{seeds: 2, rounds: 10}")
+    runs = [rising("ikc", seed, [0.7, 0.81]) for seed in (0, 1)] + [rising("vkc", seed, [0.5] * 10) for seed in (0, 1)]
+    row = one(shown, runs)
+    assert (row["answer"], row["n"]) == ("", "2 of 2 seeds, 2 of 10 rounds")
+    # One that stopped after it passed it is.
+    runs = [rising("ikc", seed, [0.81] * 5) for seed in (0, 1)] + [rising("vkc", seed, [0.5] * 10) for seed in (0, 1)]
+    assert one(shown, runs)["answer"] == "yes"
+
+
+def test_a_common_level_is_the_highest_that_all_compared_runs_pass(tmp_path) -> None:
+    claims = UNTIL.replace("METRIC", "round").replace("over: 5", "over: 1, common: true")
+    shown = exhibit(tmp_path, claims, "{seeds: 2, rounds: 4}")
+    own, other = [0.5, 0.7, 0.75, 0.9], [0.4, 0.5, 0.6, 0.7]
+    runs = [rising(name, seed, values) for seed in (0, 1) for name, values in (("ikc", own), ("vkc", other))]
+    assert "(2 and 4)" in one(shown, runs)["ours [95 %]"]  # rounds to 0.7
+
+
+def test_a_change_is_a_difference_of_differences(tmp_path) -> None:
+    claims = f'[{{text: "{{case}}", compare: [[IKC, VKC]], change: [[H = 30, H = 10]], {MEAN}, expect: less}}]'
+    ten, thirty = "scheduling.num_scheduled=10", "scheduling.num_scheduled=30"
+    wide, narrow = ([value + lead + 0.0001 * place for place, value in enumerate(VKC)] for lead in (0.02, 0.005))
+    runs = [*curves("ikc", wide, ten), *curves("vkc", VKC, ten), *curves("ikc", narrow, thirty),
+            *curves("vkc", [value + 0.0001 * (value > 0.8) for value in VKC], thirty)]  # fmt: skip
+    row = one(exhibit(tmp_path, claims), runs)
+    assert row["the paper"] == "H = 30 against H = 10"
+    assert row["ours [95 %]"].startswith("-1.51 points")
+    assert row["answer"] == "yes"
+
+
+def test_runs_of_two_splits_are_judged_apart(tmp_path) -> None:
+    shown = exhibit(tmp_path, LEADS, "{split: official, seeds: 5, rounds: 4}")
+    official = {"settings": {"data.split": "official"}}
+    former = curves("ikc", VKC) + curves("vkc", IKC)
+    new = curves("ikc", IKC, **official) + curves("vkc", VKC, **official)
+    table = judged(shown, [*former, *new])
+    assert list(zip(table["split"], table["answer"], strict=True)) == [("official", "yes"), ("stratified", "no")]
+    assert "split" not in judged(shown, new)
+    assert list(judged(shown, former)["split"]) == ["stratified"]
+    mixed = curves("ikc", IKC, **official) + curves("vkc", VKC)
+    assert list(judged(shown, mixed)["n"]) == ["0 of 5 seeds"] * 2
+
+
+def test_runs_that_differ_in_another_setting_are_not_pooled(tmp_path) -> None:
+    shown = exhibit(tmp_path, LEADS)
+    runs = curves("ikc", IKC) + curves("vkc", VKC)
+    other = curves("ikc", [0.1] * 5, "training.batch_size=7")
+    row = one(shown, runs + other)
+    assert row["answer"] == "yes"
+    assert "training.batch_size=7" in row["notes"]
+    assert "1 runs that no claim names" in one(shown, [*runs, *curves("oort", [0.1])])["notes"]
+
+
+def test_a_modified_checkout_is_named(tmp_path) -> None:
+    runs = curves("ikc", IKC, commit=f"{CLEAN}-dirty") + curves("vkc", VKC)
+    assert "5 runs of a modified checkout" in one(exhibit(tmp_path, LEADS), runs)["notes"]
+
+
+def test_fleets_are_the_units_of_a_study_of_assignments(tmp_path) -> None:
+    claims = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: round/delay_s}, scale: log, expect: less}]"
+    own, other = [1.0, 2.0, 3.0, 5.0], [1.5, 2.5, 4.5, 5.5]
+    runs = [
+        run({metrics.ROUND_DELAY_S: values}, f"scheduling.name={name}")
+        for name, values in (("ikc", own), ("vkc", other))
+    ]
+    row = one(exhibit(tmp_path, claims, "{fleets: 4}"), runs)
+    assert (row["n"], row["answer"]) == ("4 of 4 fleets", "yes")
+    assert float(row["p"]) == pytest.approx(ttest_rel(np.log(own), np.log(other)).pvalue, abs=5e-4)
+    assert one(exhibit(tmp_path, claims, "{fleets: 5}"), runs)["answer"] == ""
+
+
+def test_latencies_of_two_machines_are_not_compared(tmp_path) -> None:
+    claims = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: wall/assign_s}, scale: log, expect: less}]"
+    shown = exhibit(tmp_path, claims, "{fleets: 2}")
+    runs = [run({metrics.WALL_ASSIGN_S: [1.0, 2.0]}, "scheduling.name=ikc"),
+            run({metrics.WALL_ASSIGN_S: [2.0, 5.0]}, "scheduling.name=vkc", cpu="two")]  # fmt: skip
+    assert one(shown, runs)["n"] == "0 of 2 fleets"
+
+
+def test_a_claim_that_no_plan_can_test_says_why(tmp_path) -> None:
+    row = one(exhibit(tmp_path, "[{text: a, not_tested: too weak}]"), [])
+    assert (row["answer"], row["notes"], row["n"]) == ("not tested", "too weak", "")
+
+
+def test_five_seeds_rarely_see_a_smaller_spread() -> None:
+    """The note on spreads in tune_configs/claims.yaml has the power of the F test, two-sided at 5 %."""
+    power = [f.cdf(f.ppf(0.025, 4, 4) / ratio**2, 4, 4) for ratio in (0.75, 0.5)]
+    note = next(claim.not_tested for claim in paper("zhang").exhibits["fig3"].claims if claim.not_tested)
+    assert f"{power[0]:.2f} to {power[1]:.2f}" in note
+
+
+def test_a_borrowed_run_ends_where_it_passes_the_target() -> None:
+    lender = sweep("fig3_fashion_scheduling", [rising("ikc", 0, [0.5] * 5 + [0.9] * 10, "data.name=fashion_mnist"),
+                                               rising("vkc", 0, [0.9] * 15, "data.name=fashion_mnist")])  # fmt: skip
+    shown = paper("zhang").exhibits["fig7"]
+    borrowed = judge.with_borrowed({lender.name: lender}, [shown])[shown.config]
+    (only,) = borrowed.runs
+    assert only.ended
+    assert only.target == 0.875
+    assert len(only.rounds) == 10
+    assert only.part == "fig3_fashion_scheduling"
+
+
+@pytest.mark.parametrize("name", chance.EXHIBITS)
+def test_chance_rarely_gives_an_answer(name: str) -> None:
+    """Of a rate of 0.05, 60 draws have eight or more with a probability of about 0.01."""
+    assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=60) < 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", chance.EXHIBITS)
+def test_of_2000_draws_at_most_alpha_give_an_answer(name: str) -> None:
+    """The standard deviation of a rate of 0.05 over 2,000 draws is 0.005."""
+    assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=2000, seed=1) <= 2000 * (0.05 + 0.005)
