@@ -11,7 +11,7 @@ fetched the one that it trained from. An update of the present version has τ = 
 * FedAT (Chai et al.: "FedAT: A high-performance and communication-efficient federated learning system with
   asynchronous tiers", 2021): w = Σ_m U_(M + 1 − rank m) · w_m / ΣU over the newest models of the edges that have sent,
   where U_r is the number of updates of the edge with rank r. The paper's tiers are devices of like latency; here each
-  edge is one, whatever its devices are. Its proximal term and its compression are not here.
+  edge is one, whatever its devices are. Its compression is not here.
 
 In all three an update is that of an edge. Here s(τ) = (1 + τ)^−e, or by a hinge 1 up to τ = b and
 1 / (a (τ − b) + 1) above it.
