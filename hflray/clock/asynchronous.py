@@ -4,14 +4,17 @@ The age, or *staleness* τ, of an update counts the versions of the global model
 fetched the one that it trained from. An update of the present version has τ = 0 and is not damped.
 
 * FedAsync (Xie, Koyejo, Gupta: "Asynchronous federated optimization", 2019): w ← (1 − α) w + α w_m with
-  α = min(1, a · D_m / D̄ · s(τ)). The factor of the samples is ours, and ``weight: none`` leaves it out.
+  α = min(1, a · D_m / D̄ · s(τ)). The factor of the samples is ours, and ``weight: none`` leaves it out. The paper's
+  proximal term in the loss of a device is not here.
 * FedBuff (Nguyen et al.: "Federated learning with buffered asynchronous aggregation", 2022): after K updates
   w ← w + a / K · Σ s(τ) (w_m − w_fetched), which makes one version.
 * FedAT (Chai et al.: "FedAT: A high-performance and communication-efficient federated learning system with
   asynchronous tiers", 2021): w = Σ_m U_(M + 1 − rank m) · w_m / ΣU over the newest models of the edges that have sent,
-  where U_r is the number of updates of the edge with rank r.
+  where U_r is the number of updates of the edge with rank r. The paper's tiers are devices of like latency; here each
+  edge is one, whatever its devices are. Its compression is not here.
 
-Here s(τ) = (1 + τ)^−e, or by a hinge 1 up to τ = b and 1 / (a (τ − b) + 1) above it.
+In all three an update is that of an edge. Here s(τ) = (1 + τ)^−e, or by a hinge 1 up to τ = b and
+1 / (a (τ − b) + 1) above it.
 """
 
 from __future__ import annotations
