@@ -16,10 +16,11 @@ import numpy as np
 
 from hflray.config import ExperimentConfig
 from hflray.experiment import Experiment
+from hflray.report.labels import pretty
 from hflray.reproduction.protocol import paper
 from hflray.sweep import expand, load_sweep
 
-IID, ONE, TWO = "IID", "1 label", "2 labels"
+IID, ONE, TWO = pretty("iid"), "1 label", "2 labels"
 CASES = {
     IID: ("iid", "{}"), TWO: ("shards", "{labels_per_device: 2}"),
     ONE: ("shards", "{labels_per_device: 1}"),
