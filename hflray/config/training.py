@@ -28,13 +28,13 @@ class DataConfig(Section):
     )
     split: Split = Field(
         "stratified",
-        description="fashion_mnist: official, the split of its authors; stratified, that of hflray's runs before December "
-        "2026. cifar10 has its official split with both",
+        description="fashion_mnist: official, the split of its authors; stratified, that of hflray's runs before "
+        "December 2026; cifar10 has its official split with both",
     )
     validation: int = Field(
         0,
         ge=0,
-        description="training samples that no device gets and that stopping, choosing and targets look at; 0: they look "
+        description="training samples that no device gets, at which stopping, choosing and targets look; 0: they look "
         "at the test set",
     )
     partition: Annotated[str, Named("partition")] = Field(
@@ -59,8 +59,8 @@ class DataConfig(Section):
     def _has_an_official_split(self) -> Self:
         if self.split == "official" and self.name not in WITH_A_SPLIT:
             raise ValueError(
-                f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with it: "
-                f"stratified; remove split, or set name to {' or '.join(WITH_A_SPLIT)}"
+                f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with "
+                f"it: stratified; remove split, or set name to {' or '.join(WITH_A_SPLIT)}"
             )
         return self
 

@@ -1,8 +1,9 @@
 """Data sets: named ones, any ``.npz`` file of images, and a user's own arrays (docs/design.md, "Data").
 
 A data set is read from ``<root>/<name>.npz``, or else from torchvision's own layout below root, or else downloaded
-through torchvision. `hflray.data.official` says where the official split of Fashion-MNIST is looked for. The root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and
-``synthetic`` need neither files nor a network. The ranges of D_n are those of the paper's section VI (Table I).
+through torchvision. `hflray.data.official` says where the official split of Fashion-MNIST is looked for. The root is
+the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and ``synthetic`` need neither files nor a
+network. The ranges of D_n are those of the paper's section VI (Table I).
 """
 
 from __future__ import annotations
@@ -301,8 +302,8 @@ def load_dataset(
     try:
         dataset = make(folder, **arguments, **(options or {}))
     except DataError as error:  # `Dataset.of` does not know the setting
-        text = str(error)
-        raise DataError(text if text.startswith(("data.name", "data.split")) else f"data.name: {spoken(name)}: {text}") from error
+        text, names_it = str(error), str(error).startswith(("data.name", "data.split"))
+        raise DataError(text if names_it else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
         raise Contract.of("data.name", name, "a hflray.Dataset, as Dataset.of makes it").error(described(dataset))
     if not is_ours(make):

@@ -87,8 +87,15 @@ def split_at(path: Path) -> Split | None:
     return next((split for split, digests in DIGESTS.items() if _digest(labels) == digests["y_test"]), None)
 
 
+def stored_splits(root: Path) -> dict[Path, Split | None]:
+    """Return where Fashion-MNIST lies for the folder of data sets `root`, each with its split as `split_at` says it."""
+    files = [path for path in (root / f"{NAME}.npz", root / OFFICIAL_FILE) if os.path.exists(path)]
+    folders = [folder for folder in (root / TORCHVISION, DEBIAN) if _has_idx(folder)]
+    return {place: split_at(place) for place in (*files, *folders)}
+
+
 def official_place(root: Path) -> Path | None:
-    """Return the file or folder that ``split: official`` reads with the folder of data sets `root`; None: there is none.
+    """Return the file or folder that ``split: official`` reads, with the folder of data sets `root`; None: nothing.
 
     In this order, that is `OFFICIAL_FILE`, ``fashion_mnist.npz`` if it has this split, torchvision's folder, and the
     files of Debian's package.
@@ -183,4 +190,3 @@ def _read_idx(folder: Path, key: str) -> NDArray[np.uint8]:
             "it; get it again"
         ) from error
     return np.frombuffer(packed, np.uint8, offset=size).reshape(shape)
-
