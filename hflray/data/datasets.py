@@ -25,7 +25,7 @@ from hflray.config import WITH_A_SPLIT, Kind, Split
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import KEYS, check_arrays, read_arrays
 from hflray.data.official import NAME as FASHION
-from hflray.data.official import is_in, official_place, other_split, read_official
+from hflray.data.official import is_in, official_place, other_split, read_official, split_at
 from hflray.data.own import check_class_names, check_own, check_owners, standardised
 from hflray.errors import ConfigError, DataError
 from hflray.support.references import spoken
@@ -363,9 +363,10 @@ def load_fashion_mnist(root: Path, split: Split | None = "stratified") -> Datase
         DataError: it cannot be read or downloaded, or is in the other split.
     """
     place, official = stored_at(FASHION, root, split), official_place(root)
-    if split == "official" or (split is None and place is not None and place == official):
+    is_official = official is not None and place in (official, official.parent)  # the latter is torchvision's folder
+    if split == "official" or (split is None and is_official):
         return _from_arrays(FASHION, read_official(root), 10, FASHION_RANGE)
-    if split == "stratified" and place is None and official is not None:
+    if official is not None and (place is None or is_official) and split_at(official) == "official":
         raise other_split(official)
     dataset = _stored(FASHION, root, FASHION_RANGE)
     if split == "stratified" and is_in("official", {key: getattr(dataset, key) for key in KEYS}):

@@ -48,6 +48,7 @@ DIGESTS: dict[Split, dict[str, str]] = {
         "y_test": "0b93cc9a05687c58258333550ce7c0370ec87ffe450914e1f8df069e5a5b5cc1",
     },
 }
+SIZES = (60_000, 10_000)  # images for training and for the test
 MOST_BYTES = 100_000_000  # of a file when it is unpacked; the largest, of the training images, has 47 MB
 HOW = (
     f"install Debian's package dataset-fashion-mnist, or put {OFFICIAL_FILE} (x_train y_train x_test y_test) or "
@@ -58,7 +59,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def is_in(split: Split, arrays: Arrays) -> bool:
     """Return whether a data set's four arrays are Fashion-MNIST in this split, as `DIGESTS` knows it."""
-    if (len(arrays["y_train"]), len(arrays["y_test"])) != (60_000, 10_000):
+    if (len(arrays["y_train"]), len(arrays["y_test"])) != SIZES:
         return False
     return all(_digest(arrays[key]) == DIGESTS[split][key] for key in sorted(IDX, reverse=True))  # the labels first
 
