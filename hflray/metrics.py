@@ -12,7 +12,7 @@ mix.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import numpy as np
@@ -52,8 +52,22 @@ def _headings() -> set[str]:
 
 
 def own_of(names: Collection[str]) -> list[Metric]:
-    """Return the rows of the user's own metrics among the `names` of logged metrics."""
-    return [describe(name) for name in names if may_be_own(name)]
+    """Return the rows of the user's own metrics on the test set among the `names` of logged metrics."""
+    of_validation = {on_validation(name) for name in names}
+    return [describe(name) for name in names if may_be_own(name) and name not in of_validation]
+
+
+def deciding(name: str, values: Mapping[str, float]) -> float | None:
+    """Return the value of a metric at which stopping and choosing look: on the validation part if it is logged there.
+
+    Args:
+        name: the metric's name on the test set, or that of any other metric.
+        values: what a round has logged.
+
+    Returns:
+        The value; None if the round has logged neither.
+    """
+    return values.get(on_validation(name), values.get(name))
 
 
 def rows(table: Table, logged: Collection[str] = ()) -> list[Metric]:
@@ -86,6 +100,7 @@ PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
 WITH_A_CLOUD = (*_names("cloud"), *_names("asynchronous"), *_names("arrivals"))
 WITH_A_WORLD = _names("world")
+WITH_A_VALIDATION = _names("validation")
 WITH_A_POLL = _names("poll")
 WITH_A_LEAST = _names("few")
 WITH_PRIVACY = _names("private")

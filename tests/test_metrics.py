@@ -35,6 +35,9 @@ def test_the_names_of_the_metrics_stay():
     assert set(metrics.WITH_A_WORLD) == {
         "round/away", "round/available", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
+    assert set(metrics.WITH_A_VALIDATION) == {
+        "validation_accuracy", "validation_r2", "validation_token_accuracy", "validation_loss",
+    }  # fmt: skip
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
     assert set(metrics.WITH_A_LEAST) == {"round/too_few"}
     assert set(metrics.WITH_PRIVACY) == {"privacy/epsilon"}
@@ -65,7 +68,7 @@ def test_the_names_of_the_metrics_stay():
     every = (
         *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_CLOUD, metrics.WITH_A_WORLD),
         *(metrics.WITH_BATTERIES, metrics.WITH_A_POLL, metrics.WITH_A_LEAST, metrics.WITH_PRIVACY, metrics.WITH_PARTS),
-        *(metrics.AT_THE_END, metrics.LEARNING),
+        *(metrics.AT_THE_END, metrics.LEARNING, metrics.WITH_A_VALIDATION),
     )
     agents = {metrics.AGENT_RETURN, metrics.AGENT_LOSS}
     assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP, *agents}
@@ -184,6 +187,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
             "round/staleness",
             "round/device_staleness",
             *metrics.WITH_PARTS,
+            *metrics.WITH_A_VALIDATION,
         ),
         *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
     }

@@ -33,6 +33,8 @@ LOGGED = {
     "inside": "Logged with each round if a rule, an aggregator or a compressor is not the default, or with `privacy`; "
     "the first two also with `training.measure_updates`",
     "kind": "Logged with each round, in place of `accuracy`, for data without classes",
+    "validation": "Logged with each round if there is a validation part (`data.validation`), a metric of your own as "
+    "`validation_NAME`",
     "battery": "Logged with each round if devices have batteries (`world.battery.capacity_j`)",
     "end": "Logged once, at the end of a run",
     "fleet": "Logged with each fleet of an assignment study",

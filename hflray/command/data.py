@@ -1,4 +1,4 @@
-"""``hflray data``: which data sets are here, and their download and check."""
+"""``hflray data``: which data sets are here, in which split, and their download and check."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hflray.support.terminal.app import HELP, group
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hflray.config import Split
     from hflray.data import Dataset
 
 # The bytes of the archives that torchvision downloads, for the progress bar.
@@ -36,18 +37,18 @@ def overview() -> None:
 def listing(root: Root = None) -> None:
     """List the data sets by name, and which of them are here."""
     from hflray import registry
+    from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, stored_at
-    from hflray.data.download import FOLDERS
     from hflray.support.terminal.output import new_console, say
     from hflray.support.terminal.tables import Table
 
     folder = data_root(root)
     table = Table(f"data sets in {folder}", ["data.name", "is"], left=2)
     for name in registry.names("dataset"):
-        path = stored_at(name, folder)
+        path = stored_at(name, folder, None)
         if path is not None:
-            table.add_row(name, f"here, {megabytes(path)}: {path.relative_to(folder)}")
-        elif name in FOLDERS:
+            table.add_row(name, f"here, {megabytes(path)}: {below(path, folder)}{splits(name, folder)}")
+        elif name in WITH_A_SPLIT:
             table.add_row(name, f"not here; hflray data get {name}")
         else:
             table.add_row(name, "part of what is installed, without a file of its own")
@@ -60,6 +61,9 @@ def listing(root: Root = None) -> None:
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names, or paths ending in .npz.")],
     root: Root = None,
+    official: Annotated[
+        bool, typer.Option("--official", help="Fashion-MNIST in its official split, even if the other one is here.")
+    ] = False,
 ) -> None:
     """Download data sets that are not here, and check the files of all.
 
@@ -68,15 +72,39 @@ def get(
       hflray data get fashion_mnist cifar10 --root /data
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # torchvision's bars; ours stands for all files of a data set
+    from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, load_dataset, stored_at
     from hflray.support.terminal.output import new_console, say, waiting
 
     console, folder = new_console(), data_root(root)
     for name in names:
-        arrives = name in ARCHIVES and stored_at(name, folder) is None
+        split: Split | None = "official" if official and name in WITH_A_SPLIT else None
+        arrives = name in ARCHIVES and stored_at(name, folder, split) is None
         with downloading(console, name, folder) if arrives else waiting(console, f"reading {name}"):
-            dataset = load_dataset(name, folder)
-        say(console, f"{name}: {describe(dataset)}; {_place(name, folder)}")
+            dataset = load_dataset(name, folder, split=split)
+        say(console, f"{name}: {describe(dataset)}{_split(dataset)}; {_place(name, folder, split)}")
+
+
+def below(path: Path, folder: Path) -> Path:
+    """Return a path as it lies below a folder, or the path itself if it lies elsewhere."""
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def splits(name: str, folder: Path) -> str:
+    """Return the places of Fashion-MNIST with their splits, such as `` (fashion_mnist.npz: stratified split)``."""
+    from hflray.data.official import NAME, stored_splits
+
+    places = stored_splits(folder) if name == NAME else {}
+    parts = [f"{below(path, folder)}: {split or 'another'} split" for path, split in places.items()]
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _split(dataset: Dataset) -> str:
+    from hflray.data.npz import KEYS
+    from hflray.data.official import NAME, split_of
+
+    split = split_of({key: getattr(dataset, key) for key in KEYS}) if dataset.name == NAME else None
+    return f", in the {split} split" if split else ""
 
 
 def describe(dataset: Dataset) -> str:
@@ -92,10 +120,10 @@ def describe(dataset: Dataset) -> str:
     return f"{sizes}, {learned[dataset.kind]}"
 
 
-def _place(name: str, folder: Path) -> str:
+def _place(name: str, folder: Path, split: Split | None) -> str:
     from hflray.data.datasets import stored_at
 
-    path = stored_at(name, folder)
+    path = stored_at(name, folder, split)
     if path is None:
         return "from its own file" if name.endswith(".npz") else "needs no file"
     return f"{path} ({megabytes(path)})"

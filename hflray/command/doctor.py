@@ -176,11 +176,15 @@ def ray() -> Check:
 
 
 def data_sets(folder: Path) -> Check:
-    """Say which data sets are here."""
+    """Say which data sets are here, and Fashion-MNIST in which split."""
+    from hflray.command.data import splits
+    from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import stored_at
-    from hflray.data.download import FOLDERS
 
-    state = ", ".join(f"{name} {'here' if stored_at(name, folder) else 'not here'}" for name in FOLDERS)
+    state = ", ".join(
+        f"{name} here{splits(name, folder)}" if stored_at(name, folder, None) else f"{name} not here"
+        for name in WITH_A_SPLIT
+    )
     yield Finding("data sets", f"{state}; digits and synthetic need no files")
 
 

@@ -35,13 +35,14 @@ from hflray.config.pinning import (
     validate_stored,
 )
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
-from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
+from hflray.config.training import MUTABLE, WITH_A_SPLIT, DataConfig, Kind, Split, TrainingConfig
 from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
 
 __all__ = [
     "BITS_PER_KB",
     "MUTABLE",
     "NO_SECRET",
+    "WITH_A_SPLIT",
     "AgentConfig",
     "AllocationConfig",
     "AssignmentConfig",
@@ -64,6 +65,7 @@ __all__ = [
     "Range",
     "SchedulingConfig",
     "Section",
+    "Split",
     "TeacherConfig",
     "TrackingConfig",
     "TrainingConfig",

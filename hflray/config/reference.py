@@ -35,7 +35,7 @@ UNITS = {
     "samples": "1", "samples_per_device": "samples", "seed": "1", "stop": "of the metric", "target_accuracy": "1",
     "target_update_steps": "steps", "td": "1", "threads": "threads", "train_batch": "transitions",
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
-    "value": "of the metric",
+    "validation": "samples", "value": "of the metric",
     "width": "1", "agent.env_steps": "rounds", "agent.evaluate_every": "rounds", "agent.train_batch": "rounds",
     "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
     "factor": "1", "initial": "1", "momentum": "1", "rate_per_s": "1/s", "sigma": "1", "weight_decay": "1",

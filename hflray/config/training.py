@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import MOST_SAMPLES, IntRange, Named, Section
+from hflray.support.text import shorten
 
 Kind = Literal["classification", "regression", "next_token"]  # the kind of problem that a data set poses
+Split = Literal["official", "stratified"]  # which images of Fashion-MNIST are for training and which for the test
+WITH_A_SPLIT = ("fashion_mnist", "cifar10")  # the data sets that have an official split
 
 
 class DataConfig(Section):
@@ -22,6 +25,17 @@ class DataConfig(Section):
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     options: dict[str, Any] = Field(
         {}, description="arguments of the data set, such as file, target and owner of table"
+    )
+    split: Split = Field(
+        "stratified",
+        description="fashion_mnist: official, the split of its authors; stratified, that of hflray's runs before "
+        "December 2026; cifar10 has its official split with both",
+    )
+    validation: int = Field(
+        0,
+        ge=0,
+        description="training samples that no device gets, at which stopping, choosing and targets look; 0: they look "
+        "at the test set",
     )
     partition: Annotated[str, Named("partition")] = Field(
         "majority",
@@ -40,6 +54,15 @@ class DataConfig(Section):
         description="range of D_n; null: the paper's range for the data set, scaled down if there are too few samples",
     )
     preprocess: Literal["crop", "pca"] = Field("crop", description="how 1×10×10 inputs are made for the mini model")
+
+    @model_validator(mode="after")
+    def _has_an_official_split(self) -> Self:
+        if self.split == "official" and self.name not in WITH_A_SPLIT:
+            raise ValueError(
+                f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with "
+                f"it: stratified; remove split, or set name to {' or '.join(WITH_A_SPLIT)}"
+            )
+        return self
 
     @field_validator("samples_per_device")
     @classmethod

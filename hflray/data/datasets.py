@@ -1,8 +1,9 @@
 """Data sets: named ones, any ``.npz`` file of images, and a user's own arrays (docs/design.md, "Data").
 
 A data set is read from ``<root>/<name>.npz``, or else from torchvision's own layout below root, or else downloaded
-through torchvision. The root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and
-``synthetic`` need neither files nor a network. The ranges of D_n are those of the paper's section VI (Table I).
+through torchvision. `hflray.data.official` says where the official split of Fashion-MNIST is looked for. The root is
+the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and ``synthetic`` need neither files nor a
+network. The ranges of D_n are those of the paper's section VI (Table I).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry, seeding
-from hflray.config import Kind
+from hflray.config import WITH_A_SPLIT, Kind, Split
 from hflray.data.download import FOLDERS, load_or_download
-from hflray.data.npz import check_arrays, read_arrays
+from hflray.data.npz import KEYS, check_arrays, read_arrays
+from hflray.data.official import NAME as FASHION
+from hflray.data.official import is_in, official_place, other_split, read_official, split_at
 from hflray.data.own import check_class_names, check_own, check_owners, standardised
 from hflray.errors import ConfigError, DataError
 from hflray.support.references import spoken
@@ -250,7 +253,11 @@ class Dataset:
 
 
 def load_dataset(
-    name: str, root: str | Path | None = None, seed: int = 0, options: Mapping[str, Any] | None = None
+    name: str,
+    root: str | Path | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    split: Split | None = "stratified",
 ) -> Dataset:
     """Load the data set registered as `name`, or the ``.npz`` file at the path `name`.
 
@@ -261,10 +268,12 @@ def load_dataset(
         root: folder of the data sets; None: ``$HFLRAY_DATA``, else ``~/.cache/hflray``.
         seed: seed of generated data (functions with a `seed` parameter); stored data do not depend on it.
         options: further arguments of the function, which are ``data.options``.
+        split: ``data.split``, of Fashion-MNIST: ``official`` or ``stratified``; None: as the file has it.
 
     Raises:
-        ConfigError: an unknown name.
-        DataError: the data are missing, malformed, or cannot be downloaded; the message says which file to put where.
+        ConfigError: an unknown name, or an official split of data that have none.
+        DataError: the data are missing, malformed, in another split, or cannot be downloaded; the message says which
+            file to put where.
 
     Examples:
         >>> from hflray import load_dataset
@@ -273,6 +282,11 @@ def load_dataset(
         ((1438, 1, 28, 28), 10)
     """
     folder = data_root(root)
+    if split == "official" and name not in WITH_A_SPLIT:
+        raise ConfigError(
+            f"data.split: got official with data.name = {shorten(name)}, which has one split only; accepted with it: "
+            f"stratified; remove it, or take {' or '.join(WITH_A_SPLIT)}"
+        )
     if name.endswith(".npz"):
         if options:
             raise ConfigError(f"data.options: got {shorten(dict(options))}; accepted with an .npz: none; remove them")
@@ -281,13 +295,15 @@ def load_dataset(
             path = folder / path
         return _from_arrays(path.stem, *read_arrays(path))
     make = registry.resolve("dataset", registry.check("dataset", name, "data.name"))
-    seeded = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
-    registry.check_options("dataset", name, make, options or {}, ("root", *seeded))
+    arguments: dict[str, Any] = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
+    if name == FASHION:
+        arguments["split"] = split
+    registry.check_options("dataset", name, make, options or {}, ("root", *arguments))
     try:
-        dataset = make(folder, **seeded, **(options or {}))
+        dataset = make(folder, **arguments, **(options or {}))
     except DataError as error:  # `Dataset.of` does not know the setting
-        text = str(error)
-        raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error
+        text, names_it = str(error), str(error).startswith(("data.name", "data.split"))
+        raise DataError(text if names_it else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
         raise Contract.of("data.name", name, "a hflray.Dataset, as Dataset.of makes it").error(described(dataset))
     if not is_ours(make):
@@ -324,15 +340,38 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(os.path.expanduser(root or os.environ.get("HFLRAY_DATA") or "~/.cache/hflray"))
 
 
-def stored_at(name: str, root: Path) -> Path | None:
-    """Return where a data set lies below `root`, as ``<name>.npz`` or in torchvision's layout; None if it does not."""
+def stored_at(name: str, root: Path, split: Split | None = "stratified") -> Path | None:
+    """Return where a data set lies, as ``<name>.npz`` or in torchvision's layout below `root`; None if it does not.
+
+    The official split of Fashion-MNIST has further places, see `official_place`. With the split None they come last.
+    """
+    if name == FASHION and split == "official":
+        return official_place(root)
     places = [root / f"{name}.npz", *([root / FOLDERS[name][1]] if name in FOLDERS else [])]
-    return next((place for place in places if place.exists()), None)
+    place = next((place for place in places if os.path.exists(place)), None)
+    return official_place(root) if place is None and name == FASHION and split is None else place
 
 
-def load_fashion_mnist(root: Path) -> Dataset:
-    """Load Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images of 1×28×28, ten classes."""
-    return _stored("fashion_mnist", root, FASHION_RANGE)
+def load_fashion_mnist(root: Path, split: Split | None = "stratified") -> Dataset:
+    """Load Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images of 1×28×28, ten classes.
+
+    Args:
+        root: folder of the data sets.
+        split: ``official``; ``stratified``, also for other images in its files; None: whatever is stored first.
+
+    Raises:
+        DataError: it cannot be read or downloaded, or is in the other split.
+    """
+    place, official = stored_at(FASHION, root, split), official_place(root)
+    is_official = official is not None and place in (official, official.parent)  # the latter is torchvision's folder
+    if split == "official" or (split is None and is_official):
+        return _from_arrays(FASHION, read_official(root), 10, FASHION_RANGE)
+    if official is not None and (place is None or is_official) and split_at(official) == "official":
+        raise other_split(official)
+    dataset = _stored(FASHION, root, FASHION_RANGE)
+    if split == "stratified" and is_in("official", {key: getattr(dataset, key) for key in KEYS}):
+        raise other_split(place or root / FOLDERS[FASHION][1])
+    return dataset
 
 
 def load_cifar10(root: Path) -> Dataset:

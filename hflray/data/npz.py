@@ -11,7 +11,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,11 @@ def read_arrays(path: Path, known_classes: int | None = None) -> tuple[dict[str,
     return check_arrays(_load(path), f"data.name: {path}: ", known_classes)
 
 
+def read_one(path: Path, key: str) -> NDArray[Any]:
+    """Read one of a data set's arrays as it is stored. Raises DataError: as `read_arrays` does."""
+    return _load(path, (key,))[key]
+
+
 def check_arrays(
     raw: Mapping[str, NDArray[Any]], prefix: str, known_classes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], int]:
@@ -101,7 +106,7 @@ def check_arrays(
     return arrays, check_classes(arrays["y_train"], arrays["y_test"], known_classes, prefix)
 
 
-def _load(path: Path) -> dict[str, NDArray[Any]]:
+def _load(path: Path, keys: Sequence[str] = KEYS) -> dict[str, NDArray[Any]]:
     accepted = f"accepted: an .npz file with the keys {', '.join(KEYS)}"
     if not os.path.isfile(path):  # False also for a path that no file can have
         raise DataError(
@@ -115,13 +120,13 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
         if isinstance(archive, np.ndarray):
             raise DataError(f"data.name: {path}: holds a single array; {accepted}; save it with numpy.savez")
         with archive:
-            missing = [key for key in KEYS if key not in archive.files]
+            missing = [key for key in keys if key not in archive.files]
             if missing:
                 raise DataError(
                     f"data.name: {path}: lacks {', '.join(missing)} (it has "
                     f"{', '.join(archive.files) or 'no arrays'}); {accepted}; save it again with numpy.savez"
                 )
-            return {key: archive[key] for key in KEYS}
+            return {key: archive[key] for key in keys}
     except DataError:
         raise
     except Exception as error:

@@ -7,6 +7,7 @@ fleet of any other size.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,12 @@ class ResampledParts(Sequence[Ints]):
             if count
         ]
         return np.sort(self._pools[np.concatenate(chosen)])
+
+    def of_rows(self, rows: Ints) -> ResampledParts:
+        """Return the same samples as indices of a larger set, of which `rows` (n,) were dealt."""
+        parts = copy.copy(self)
+        parts._pools = rows[self._pools]
+        return parts
 
     def counts(self, device: int) -> Ints:
         """Return the number of a device's samples in each of `classes`, (C,)."""

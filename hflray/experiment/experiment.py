@@ -27,7 +27,7 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.config.clock import CloudClockConfig
 from hflray.cost import RoundCost, Schedule, Workload
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import ConfigError
 from hflray.experiment.grouping import group_devices
 from hflray.experiment.planning import Planner
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
@@ -106,7 +106,7 @@ class Experiment:
         config = self.scenario.fitting(config)
         self.problem = Problem.of(self.scenario.dataset, config)
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
-        self._target = Target.of(config, self.scenario.dataset)
+        self._target = Target.of(config, self.scenario.dataset, self.scenario.validation)
         samples = self.scenario.fleet.samples
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
@@ -217,7 +217,7 @@ class Experiment:
         """Run one round.
 
         Raises:
-            DivergedError: weights or loss are not finite.
+            DivergedError: weights or a loss are not finite.
             InfeasibleError: an edge's allocation failed.
             WorkerLostError: actors kept dying.
         """
@@ -231,22 +231,21 @@ class Experiment:
         model = trained.state.model
         clock.lap("train_s")
         after = self._after(plan, trained.losses, model)
-        score, loss, own = self._target.evaluate(hierarchy, index, model)
+        test, judged, logged = self._target.evaluate(hierarchy, index, model)
         clock.lap("evaluate_s")
-        if not math.isfinite(loss):
-            raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
         self.accountant = after.accountant
         self.world = world
         if plan.played is not None:
             self.under_way = plan.played.after
-        if self._target.reached(score, loss, own) and not self.reached:
+        if self._target.reached(*judged) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
-        conditions, wall = {**after.record.conditions, **trained.measures, **own}, plan.wall | clock.laps
-        record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
-        observed = (record if metrics.ACCURACY in scheduler.needs else after.record).observed()
+        conditions, wall = {**after.record.conditions, **trained.measures, **logged}, plan.wall | clock.laps
+        record = replace(after.record, score=test.score, test_loss=test.loss, conditions=conditions, wall=wall)
+        judges = replace(record, score=judged.score, test_loss=judged.loss)  # a scheduler chooses
+        observed = (judges if metrics.ACCURACY in scheduler.needs else after.record).observed()
         scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
         return record

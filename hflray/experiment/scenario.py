@@ -17,6 +17,7 @@ from hflray.data import Dataset, build_partition, load_dataset
 from hflray.data.owners import NO_OWNERS, OwnersPartition
 from hflray.data.partition import checked_parts, device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
+from hflray.data.validation import validation_rows
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.fleets import Fleets, key_of
 from hflray.fleet import Fleet, build_fleet
@@ -40,7 +41,7 @@ DataKey = tuple[str, str | None, str]
 
 def data_key(config: ExperimentConfig) -> DataKey:
     """Return the key of a data set: its name, its folder, and what else its samples follow from, as text."""
-    options = json.dumps(config.data.options, sort_keys=True)
+    options = json.dumps(config.data.options, sort_keys=True) + config.data.split
     # Of owners without a device the samples are left out.
     return config.data.name, config.data.root, options + key_of(config) * (config.data.partition == "owners")
 
@@ -73,6 +74,8 @@ class Scenario:
             classes. With ``resampled`` a `LabelCounts`.
         fleet: the devices and edges; `samples` are the partition's sizes (docs/design.md, D11).
         notes: remarks for the user, such as a scaled-down range of D_n.
+        validation: the training samples that are the validation part (``data.validation``) and belong to no device,
+            sorted indices; empty: there is none.
         share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
             them as they are.
 
@@ -88,6 +91,7 @@ class Scenario:
     class_counts: NDArray[np.int64] | LabelCounts
     fleet: Fleet
     notes: list[str] = field(default_factory=list)
+    validation: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     share: Callable[[DeviceData], DeviceData] | None = None
 
     @classmethod
@@ -103,7 +107,7 @@ class Scenario:
             ConfigError, DataError: a setting, the data set or the partition is wrong.
         """
         data = config.data
-        dataset = dataset or load_dataset(data.name, root=data.root, options=data.options)
+        dataset = dataset or load_dataset(data.name, root=data.root, options=data.options, split=data.split)
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
         if "num_edges" in options and "num_edges" in data.partition_options:
             raise ConfigError(
@@ -124,10 +128,13 @@ class Scenario:
                     f"data.samples_per_device: got {list(data.samples_per_device)} with data.partition = owners, where "
                     "a device has the samples of its owner; accepted with it: null; remove it"
                 )
-            return cls._by_owner(dataset, fleet, partition, notes)
+            return cls._by_owner(config, dataset, fleet, partition, notes)
         has_majority = (options["mix"] if data.partition == "resampled" else data.partition) == "majority"
+        validation = validation_rows(dataset, data.validation, config.seed)
+        dealt = np.delete(np.arange(len(dataset.y_train)), validation)
+        strata = dataset.strata[dealt]
         sizes, note = device_sizes(
-            dataset.strata,
+            strata,
             count,
             stream(config.seed, "sizes"),
             default_range=dataset.samples_range,
@@ -136,10 +143,14 @@ class Scenario:
             shared=bool(getattr(partition, "shared", False)),
             name=dataset.name,
         )
-        columns = {"columns": dataset.columns} if "columns" in inspect.signature(partition).parameters else {}
-        parts = partition(dataset.strata, count, sizes, stream(config.seed, "partition"), **columns)
+        columns: dict[str, Any] = {}
+        if "columns" in inspect.signature(partition).parameters:
+            columns["columns"] = {name: column[dealt] for name, column in dataset.columns.items()}
+        parts = partition(strata, count, sizes, stream(config.seed, "partition"), **columns)
         if not is_ours(partition) and not isinstance(parts, ResampledParts):
-            parts = checked_parts(partition, data.partition, parts, len(dataset.strata), count)
+            parts = checked_parts(partition, data.partition, parts, len(strata), count)
+        if len(validation):
+            parts = parts.of_rows(dealt) if isinstance(parts, ResampledParts) else [dealt[part] for part in parts]
         counts: NDArray[np.int64] | LabelCounts
         if isinstance(parts, ResampledParts):
             drawn_by_class = dataset.groups is None
@@ -155,10 +166,13 @@ class Scenario:
             class_counts=counts,
             fleet=fleet.with_samples(held),
             notes=[*notes, *([note] if note and as_drawn else [])],
+            validation=validation,
         )
 
     @classmethod
-    def _by_owner(cls, dataset: Dataset, fleet: Fleet, partition: OwnersPartition, notes: list[str]) -> Self:
+    def _by_owner(
+        cls, config: ExperimentConfig, dataset: Dataset, fleet: Fleet, partition: OwnersPartition, notes: list[str]
+    ) -> Self:
         """Return the scenario of a fleet each of whose devices has the samples of an owner."""
         assert dataset.owner is not None
         joined = partition.join(dataset.owner, fleet.device_names, fleet.num_devices)
@@ -166,10 +180,12 @@ class Scenario:
         if not held_by_any.all():
             dataset = dataset.of_owners(joined.owners)
             joined = joined._replace(of_sample=joined.of_sample[held_by_any])
+        validation = validation_rows(dataset, config.data.validation, config.seed)
+        joined.of_sample[validation] = -1
         parts = joined.parts()
         held = np.array([len(part) for part in parts], dtype=np.int64)
         counts = label_counts(parts, dataset.labels, dataset.num_labels)
-        return cls(dataset, parts, counts, fleet.with_samples(held), notes)
+        return cls(dataset, parts, counts, fleet.with_samples(held), notes, validation)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data, see `hflray.experiment.Experiment.devices`."""
@@ -189,7 +205,7 @@ class Scenario:
     def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:
         """Return the samples in the format of the training hosts.
 
-        Inputs `x` replace those of the data set, and the test set is then empty.
+        Inputs `x` replace those of the data set, and the test set and the validation part are then empty.
         """
         dataset, parts = self.dataset, self.parts
         drawn = parts if isinstance(parts, ResampledParts) else None
@@ -204,5 +220,6 @@ class Scenario:
             channel_mean=dataset.channel_mean,
             channel_std=dataset.channel_std,
             drawn=drawn,
+            validation=self.validation[test_part],
         )
         return data if self.share is None or x is not None else self.share(data)

@@ -2,7 +2,8 @@
 
 A metric of the user's own is a function of the network's outputs for the whole test set and of the targets, as NumPy
 arrays. The process of the experiment calls it once in each evaluation, with the outputs in the order of the test set,
-so that it has the same value for any number of actors.
+so that it has the same value for any number of actors. Where there is a validation part (``data.validation``), the
+model is evaluated on it as well, and these values decide.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +21,52 @@ from hflray import metrics, registry
 from hflray.aggregation import FloatVector
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, DivergedError
 from hflray.losses import METRIC_OF
+from hflray.support.arrays import IntArray
 from hflray.support.references import reason, short, spoken
 from hflray.training.hierarchy import Hierarchy
+from hflray.training.job import Part
 
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 CONTRACT = "accepted: a function of the outputs (n, …) and the targets (n,), as NumPy arrays, that returns a number"
 
 
+class Scores(NamedTuple):
+    """What an evaluation of the global model gives.
+
+    Attributes:
+        score: the main metric of the kind of data.
+        loss: the mean loss.
+        own: the metric of the user's own by its name, if there is one.
+    """
+
+    score: float
+    loss: float
+    own: Mapping[str, float] = MappingProxyType({})
+
+
+class Evaluations(NamedTuple):
+    """What is known of the global model after a round.
+
+    Attributes:
+        test: its scores on the test set, which are reported.
+        judged: those that decide: on the validation part if there is one, else `test`.
+        logged: what is logged beside score and loss on the test set, by name.
+    """
+
+    test: Scores
+    judged: Scores
+    logged: Mapping[str, float]
+
+
 class OwnMetric:
-    """A metric of the user's own on a data set's test set.
+    """A metric of the user's own on a data set's test set and validation part.
 
     Args:
         name: the reference or the registered name of the function.
         dataset: the data set. The outputs and targets of a regression are given to the function in their own unit.
+        validation: the training samples that are the validation part.
 
     Attributes:
         name: the name under which its values are logged.
@@ -42,34 +75,37 @@ class OwnMetric:
         ConfigError: there is no such function.
     """
 
-    def __init__(self, name: str, dataset: Dataset) -> None:
+    def __init__(self, name: str, dataset: Dataset, validation: IntArray = NO_ROWS) -> None:
         self.name, self._spoken, self._dataset = short(name), spoken(name), dataset
+        self._targets: dict[Part, NDArray[Any]] = {"test": dataset.y_test, "validation": dataset.y_train[validation]}
         self._function: Callable[[NDArray[Any], NDArray[Any]], Any] = registry.resolve("metric", name)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, dataset: Dataset) -> Self | None:
+    def of(cls, config: ExperimentConfig, dataset: Dataset, validation: IntArray = NO_ROWS) -> Self | None:
         """Return the metric of a configuration after it has been tried; None: the configuration names none.
 
-        It is tried with the targets of the test set and with outputs that are drawn at random.
+        It is tried with the targets of each part that is evaluated and with outputs that are drawn at random.
 
         Raises:
             ConfigError: there is no such function, it fails, or it does not return a finite number.
         """
         if config.target.own is None:
             return None
-        metric = cls(config.target.own, dataset)
+        metric = cls(config.target.own, dataset, validation)
         rng = np.random.default_rng(0)
-        metric.value([rng.standard_normal((len(dataset.y_test), dataset.num_classes), dtype=np.float32)])
+        for part, targets in metric._targets.items():
+            if len(targets):
+                metric.value([rng.standard_normal((len(targets), dataset.num_classes), dtype=np.float32)], part)
         return metric
 
-    def value(self, outputs: Sequence[NDArray[np.float32]]) -> float:
-        """Return the metric of the outputs for the test set, which are given in parts of (…, num_outputs).
+    def value(self, outputs: Sequence[NDArray[np.float32]], part: Part = "test") -> float:
+        """Return the metric of the outputs for a part of the data, which are given in pieces of (…, num_outputs).
 
         Raises:
             ConfigError: the function fails or does not return a finite number; the message gives the user's line.
         """
         values: NDArray[Any] = np.concatenate(outputs)
-        targets = self._dataset.y_test
+        targets = self._targets[part]
         if self._dataset.kind == "regression":
             values, targets = (
                 self._dataset.target_mean + self._dataset.target_std * scaled.astype(np.float64)
@@ -98,15 +134,19 @@ class Target:
         metric: the name under which the metric is logged.
         value: the value of the metric at which the run stops; None: it does not stop before its last round.
         own: the metric if it is the user's own; else None.
+        main: the main metric of the kind of data.
+        validates: whether there is a validation part, which decides.
     """
 
     metric: str
     value: float | None
     own: OwnMetric | None = None
+    main: str = metrics.ACCURACY
+    validates: bool = False
 
     @classmethod
-    def of(cls, config: ExperimentConfig, dataset: Dataset) -> Self:
-        """Return the target of a configuration for a data set.
+    def of(cls, config: ExperimentConfig, dataset: Dataset, validation: IntArray = NO_ROWS) -> Self:
+        """Return the target of a configuration for a data set and the rows of its validation part.
 
         Raises:
             ConfigError: data of its kind have no such metric, or the metric of the user's own is none.
@@ -118,45 +158,53 @@ class Target:
                 f"target_accuracy: got {config.target_accuracy}, but data of the kind {kind} have no accuracy; "
                 f"accepted: null; remove it, and set target: {{metric: {main}, value: …}}"
             )
-        metric, own = section.name or main, OwnMetric.of(config, dataset)
+        metric, own = section.name or main, OwnMetric.of(config, dataset, validation)
         if own is None and metric not in (main, metrics.TEST_LOSS):
             raise ConfigError(
                 f"target.metric: got '{metric}' for data of the kind {kind}; accepted: {main}, {metrics.TEST_LOSS}, or "
                 "a function of your own; correct it"
             )
         if config.target_accuracy is not None:
-            return cls(main, config.target_accuracy, own)
-        return cls(metric, section.value, own)
+            return cls(main, config.target_accuracy, own, main, bool(len(validation)))
+        return cls(metric, section.value, own, main, bool(len(validation)))
 
-    def evaluate(self, hierarchy: Hierarchy, index: int, model: FloatVector) -> tuple[float, float, dict[str, float]]:
-        """Evaluate the global model after a round.
+    def evaluate(self, hierarchy: Hierarchy, index: int, model: FloatVector) -> Evaluations:
+        """Evaluate the global model after a round, on the test set and on the validation part if there is one.
 
         Args:
             hierarchy: the training backend.
             index: the number of the round, for messages.
             model: the global model, (P,).
 
-        Returns:
-            The main metric of the kind of data, the loss, and the metric of the user's own by its name, if there is
-            one.
-
         Raises:
             ConfigError: the metric of the user's own fails; see `OwnMetric.value`.
+            DivergedError: a loss is not finite.
         """
-        score, loss, outputs = hierarchy.evaluate(model, keeps_outputs=self.own is not None)
-        if self.own is None or not math.isfinite(loss):  # a model that has diverged is refused next
-            return score, loss, {}
+        test = self._scores(hierarchy, index, model, "test")
+        if not self.validates:
+            return Evaluations(test, test, test.own)
+        judged = self._scores(hierarchy, index, model, "validation")
+        values = {self.main: judged.score, metrics.TEST_LOSS: judged.loss, **judged.own}
+        on_validation = {metrics.on_validation(name): value for name, value in values.items()}
+        return Evaluations(test, judged, {**test.own, **on_validation})
+
+    def _scores(self, hierarchy: Hierarchy, index: int, model: FloatVector, part: Part) -> Scores:
+        score, loss, outputs = hierarchy.evaluate(model, keeps_outputs=self.own is not None, part=part)
+        if not math.isfinite(loss):
+            raise DivergedError(f"round {index}: the {part} loss is {loss}; lower training.learning_rate")
+        if self.own is None:
+            return Scores(score, loss)
         try:
-            return score, loss, {self.own.name: self.own.value(outputs)}
+            return Scores(score, loss, {self.own.name: self.own.value(outputs, part)})
         except ConfigError as error:
             raise ConfigError(f"round {index}: {error}") from error
 
     def reached(self, score: float, loss: float, own: Mapping[str, float] = MappingProxyType({})) -> bool:
-        """Return whether the metric is at least the target, or the loss at most.
+        """Return whether the metric is at least the target, or the loss at most; the values are those of `Scores`.
 
         Args:
             score: the main metric of the kind of data.
-            loss: the loss on the test set.
+            loss: the mean loss.
             own: the metric of the user's own by its name, if there is one.
         """
         if self.value is None:

@@ -32,7 +32,9 @@ def sentences(run: Run, detail: Round, names: tuple[list[str], list[str], list[s
     main, balance = (metrics.describe(name) for name in (run.main_metric, metrics.CLASS_BALANCE))
     if main.name in row and np.isfinite(row[main.name]):
         classes = balance.text(row.get(balance.name, np.nan))
-        lines.append(f"{main.short} {main.text(row[main.name])}, class balance {classes}")
+        judged = row.get(metrics.on_validation(main.name), np.nan)
+        judges = f" (on the validation part, which decides, {main.text(judged)})" if np.isfinite(judged) else ""
+        lines.append(f"{main.short} {main.text(row[main.name])}{judges}, class balance {classes}")
     weight = config.cost.delay_weight
     lines.append(
         f"T = {detail.cost.delay_s:,.2f} s, E = {detail.cost.energy_j:,.2f} J, "

@@ -52,7 +52,8 @@ TABLES = ("rounds", "devices")
 RUN = "run"  # the column of the tables that holds the run's name
 EXPERIMENT = "experiment"  # the task
 MOST_DETAILED = 15  # runs; an older export of more may be brief (`is_brief`)
-BRIEF = re.compile(r"round|test_loss|total/.*")  # the columns that a brief export has besides the main metrics
+# The columns that a brief export has besides the main metrics.
+BRIEF = re.compile(rf"round|test_loss|total/.*|{metrics.on_validation('.*')}")
 FILE = "runs.json"
 ABOUT = "about.txt"
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version

@@ -46,6 +46,7 @@ NAMES = {
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
     "paper_db": Label("the paper's features, gains in dB"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
+    "official": Label("official split"), "stratified": Label("stratified split"),
     "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
     "shards": Label("whole classes"), "edge_dirichlet": Label("Dirichlet over edges and devices"),
     "edge_iid": Label("edge-IID"), "edge_noniid": Label("edge-NIID"), "home": Label("home edge"),

@@ -174,7 +174,7 @@ def unranked(sweep: Sweep) -> list[str]:
     for field, contestants in fields(sweep.runs).items():
         if len(contestants) > 1 and not is_ranked(contestants):
             runs = runs_of(contestants)
-            best = max(run.series(metrics.ACCURACY).max() for run in runs)
+            best = max(run.judged(metrics.ACCURACY).max() for run in runs)
             sentences.append(
                 f"{field}: not ranked, because none of {len(runs)} runs reached its target (at most {best:.1%})."
             )

@@ -198,9 +198,14 @@ class Run:
             self.config.target_accuracy if target.metric == metrics.TEST_LOSS or target.value is None else target.value
         )
 
+    def judged(self, metric: str) -> pd.Series[float]:
+        """Return the series by which targets judge: a metric on the validation part if it is logged, else its own."""
+        on_validation = self.series(metrics.on_validation(metric))
+        return on_validation if len(on_validation) else self.series(metric)
+
     def reached(self, value: float) -> int | None:
-        """Return the first round whose main metric on the test set is at least `value`, or None."""
-        values = self.series(self.main_metric)
+        """Return the first round whose main metric is at least `value`, on the part that judges (`judged`), or None."""
+        values = self.judged(self.main_metric)
         hits = values.index[values >= value]
         return int(hits[0]) if len(hits) else None
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,17 +74,22 @@ class Checked:
             for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
                 digest.update(np.ascontiguousarray(array).data)
             self._digests[key] = digest.hexdigest()[:36]
-        profile = {
+        profile: dict[str, Any] = {
             "train": len(dataset.y_train),
             "test": len(dataset.y_test),
             "classes": dataset.num_classes,
             "image_shape" if dataset.has_images else "input_shape": list(dataset.input_shape),
         }
         name, root, options = key[0], key[1], config.data.options
+        source = {"name": name, "root": root} | ({"options": options} if options else {})
+        if config.data.split == "official":
+            source["split"] = config.data.split
+        if config.data.validation:
+            profile |= {"train": profile["train"] - config.data.validation, "validation": config.data.validation}
         return {
             "name": Path(short(name)).stem,
             "digest": self._digests[key],
-            "source": json.dumps({"name": name, "root": root} | ({"options": options} if options else {})),
+            "source": json.dumps(source),
             "profile": json.dumps(profile),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -148,13 +149,25 @@ class TuneConfig(Section):
     seed: int = Field(0, ge=0, description="seed of the draws and of the search")
     stop: dict[str, float] = Field(
         {},
-        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, by its name",
+        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, by its name "
+        "on the test set; as in all of tune, its value is that on the validation part where there is one",
     )
     search: SearchConfig | None = Field(None, description="a search that chooses values; null: none")
     early_stopping: EarlyStoppingConfig | None = Field(
         None, description="stopping of trials that are behind; null: none"
     )
     population: PopulationConfig | None = Field(None, description="population-based training; null: none")
+
+    def bound(self, values: Mapping[str, float]) -> str | None:
+        """Return the first metric of `stop` whose bound a round with these values has reached; None: none has.
+
+        A metric's value is that on the validation part where there is one.
+        """
+        for name, least in self.stop.items():
+            value = metrics.deciding(name, values)
+            if value is not None and value >= least:
+                return name
+        return None
 
     @field_validator("gpus_per_trial")
     @classmethod

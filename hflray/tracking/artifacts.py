@@ -43,10 +43,10 @@ def load(config: ExperimentConfig) -> Dataset | None:
     from hflray.data.datasets import data_root, stored_at
     from hflray.data.download import FOLDERS
 
-    name, root = config.data.name, data_root(config.data.root)
-    if name in FOLDERS and stored_at(name, root) is None:
+    name, root, split = config.data.name, data_root(config.data.root), config.data.split
+    if name in FOLDERS and stored_at(name, root, split) is None:
         raise DataError(f"data.name: {name} is not in {root}; get it with hflray data get {name}, or set data.root")
-    return load_dataset(config.data.name, root=config.data.root, options=config.data.options)
+    return load_dataset(config.data.name, root=config.data.root, options=config.data.options, split=split)
 
 
 class Artifacts:

@@ -25,7 +25,7 @@ from hflray.training.merging import Cloud, Merge, merged, mixed
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector, Frame
     from hflray.training.exchange import EdgeTask
-    from hflray.training.job import DeviceData, LocalJob, Shards
+    from hflray.training.job import DeviceData, LocalJob, Part, Shards
     from hflray.training.method import Spec
     from hflray.training.rules.base import Memory
 
@@ -123,9 +123,11 @@ class DeviceWorker:
         """Return the losses of the devices that receive these versions; see `DeviceHost.losses`."""
         return self._host.losses(devices, *(version.model for version in versions))
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False) -> Shards:
+    def evaluate(
+        self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False, part: Part = "test"
+    ) -> Shards:
         """See `DeviceHost.evaluate`."""
-        return self._host.evaluate(vector, shards, keeps_outputs)
+        return self._host.evaluate(vector, shards, keeps_outputs, part)
 
 
 class EdgeWorker:

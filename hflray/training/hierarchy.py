@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from hflray.errors import WorkerLostError
 from hflray.losses import summarise
 from hflray.training.actor_pool import ActorPool, pool_of
 from hflray.training.exchange import EdgeTask, Trained
-from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
 from hflray.training.merging import Merge
 from hflray.training.method import Method
 from hflray.training.plan import balance
@@ -53,12 +53,13 @@ class Hierarchy(Protocol):
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
-    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
-        """Evaluate a model on the test set.
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> Evaluation:
+        """Evaluate a model on the test set, or on the validation part.
 
         Args:
             model: the model, (P,).
             keeps_outputs: whether the network's outputs are returned; otherwise they stay where they are computed.
+            part: what is evaluated.
         """
 
     def close(self) -> None:
@@ -162,7 +163,8 @@ class RayHierarchy:
 
         self._keep = keep
         self._idle = True  # no call is under way, and the last one did not fail
-        self._samples, self._test_count, self._kind = np.diff(data.offsets), len(data.y_test), job.problem.kind
+        self._samples, self._kind = np.diff(data.offsets), job.problem.kind
+        self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
         self.setting = setting_of(job, data, num_edges)
         make = pool_of if keep else ActorPool
         edges = edge_actors(num_edges, num_actors)
@@ -218,20 +220,21 @@ class RayHierarchy:
 
         return self._with_recovery("clustering", attempt)
 
-    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> Evaluation:
         """See `Hierarchy.evaluate`."""
         import ray
 
-        shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
+        total = self._evaluated[part]
+        shards = range(math.ceil(total / EVALUATION_BATCH))
 
         def attempt() -> Evaluation:
             model_ref, count = ray.put(model), len(self.pool.devices)
             actors = enumerate(self.pool.devices)
-            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps_outputs) for h, actor in actors]
+            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps_outputs, part) for h, actor in actors]
             results = ray.get(refs)
             sums = [results[shard % count].sums[shard // count] for shard in shards]
             outputs = [results[shard % count].outputs[shard // count] for shard in shards] if keeps_outputs else []
-            return Evaluation(*summarise(sums, self._test_count, self._kind), outputs)
+            return Evaluation(*summarise(sums, total, self._kind), outputs)
 
         return self._with_recovery("evaluation", attempt)
 

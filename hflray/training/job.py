@@ -14,7 +14,8 @@ from hflray.models.problem import Problem
 from hflray.training.kernels import KernelName, Precision
 from hflray.training.method import Method
 
-Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of the test set, (…, num_outputs) each
+Part = Literal["test", "validation"]  # what is evaluated
+Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of what is evaluated, (…, num_outputs) each
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
 
@@ -66,6 +67,7 @@ class DeviceData:
         x_test, y_test: the test set; it is empty if nothing is evaluated.
         channel_mean, channel_std: statistics of the training images scaled to [0, 1], (C,).
         drawn: draws a device's sample indices when they are looked up; None: they are in `index`.
+        validation: the sample indices of the validation part, which no device has.
     """
 
     x: NDArray[Any]
@@ -77,6 +79,18 @@ class DeviceData:
     channel_mean: NDArray[np.float32]
     channel_std: NDArray[np.float32]
     drawn: ResampledParts | None = None
+    validation: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def evaluated(self, part: Part) -> int:
+        """Return the number of samples of the test set or of the validation part."""
+        return len(self.y_test if part == "test" else self.validation)
+
+    def shard(self, part: Part, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return inputs and targets of a shard, of `EVALUATION_BATCH` samples of the part; the last one is smaller."""
+        rows = slice(number * EVALUATION_BATCH, (number + 1) * EVALUATION_BATCH)
+        if part == "test":
+            return self.x_test[rows], self.y_test[rows]
+        return self.x[self.validation[rows]], self.y[self.validation[rows]]
 
     def size_of(self, device: int) -> int:
         """Return the number of a device's samples, D_n."""
@@ -90,7 +104,7 @@ class DeviceData:
 
 
 class Shards(NamedTuple):
-    """The evaluation of some shards of the test set.
+    """The evaluation of some shards of the test set or the validation part.
 
     Attributes:
         sums: the sums of each shard, see `hflray.losses.shard_sums`.
@@ -102,12 +116,12 @@ class Shards(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The evaluation of a model on the test set.
+    """The evaluation of a model on the test set or the validation part.
 
     Attributes:
         score: the main metric of the kind of data (`hflray.losses.summarise`).
         loss: the mean loss.
-        outputs: the network's outputs in the order of the test set, in parts (…, num_outputs); empty unless kept.
+        outputs: the network's outputs in the order of the samples, in parts (…, num_outputs); empty unless kept.
     """
 
     score: float

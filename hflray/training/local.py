@@ -26,7 +26,7 @@ from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
 from hflray.training.exchange import EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured
-from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Shards
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Part, Shards
 from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
 from hflray.training.memory import RESIDUAL, recalled, remembered
@@ -224,13 +224,16 @@ class DeviceHost:
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False) -> Shards:
-        """Evaluate on shards of the test set.
+    def evaluate(
+        self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False, part: Part = "test"
+    ) -> Shards:
+        """Evaluate on shards of the test set or of the validation part.
 
         Args:
             vector: the model, (P,).
-            shards: the numbers of the shards; shard k consists of the k-th `EVALUATION_BATCH` test samples.
+            shards: the numbers of the shards; shard k consists of the k-th `EVALUATION_BATCH` samples.
             keeps_outputs: whether the network's outputs are returned.
+            part: what is evaluated.
         """
         scorer = self._batched or self._kernel
         assert scorer is not None
@@ -238,9 +241,8 @@ class DeviceHost:
         result = Shards([], [])
         with torch.no_grad(), torch_threads(self._job.threads):
             for shard in shards:
-                part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
-                targets = torch.from_numpy(np.array(self._data.y_test[part]))
-                scores = scorer.logits(self.samples.normalised(self._data.x_test[part]))
+                x, y = self._data.shard(part, shard)
+                targets, scores = torch.from_numpy(np.array(y)), scorer.logits(self.samples.normalised(x))
                 result.sums.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
                 if keeps_outputs:
                     result.outputs.append(scores.numpy())

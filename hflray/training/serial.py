@@ -15,7 +15,7 @@ from hflray.models import build, num_statistics, trained
 from hflray.training.algorithm1 import Executor, train_round
 from hflray.training.asynchronous import TurnsTask, train_turns
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
-from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
 from hflray.training.local import DeviceHost
 from hflray.training.merging import Cloud, Merge, merged, mixed
 from hflray.training.mixing import MixesTask, train_mixes
@@ -127,10 +127,11 @@ class SerialHierarchy:
         """See `Hierarchy.train_each`."""
         return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
 
-    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> Evaluation:
         """See `Hierarchy.evaluate`."""
-        count = len(self._data.y_test)
-        shards = self._executor.host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH)), keeps_outputs)
+        count = self._data.evaluated(part)
+        numbers = range(math.ceil(count / EVALUATION_BATCH))
+        shards = self._executor.host.evaluate(model, numbers, keeps_outputs, part)
         score, loss = summarise(shards.sums, count, self._kind)
         return Evaluation(score, loss, shards.outputs)
 

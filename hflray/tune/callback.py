@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -291,9 +290,9 @@ def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
         return None
     if metrics.ROUNDS_TO_TARGET in outcome.values:
         return None
-    for name, bound in file.tune.stop.items():
-        if outcome.values.get(name, -math.inf) >= bound:
-            return f"{name} reached {bound:g} in round {outcome.round}"
+    name = file.tune.bound(outcome.values)
+    if name is not None:
+        return f"{name} reached {file.tune.stop[name]:g} in round {outcome.round}"
     if file.tune.early_stopping is not None:
         return f"{file.tune.early_stopping.name} after round {outcome.round}"
     return None

@@ -219,7 +219,7 @@ def _fit(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     keep_no_rounds()
     pass_no_keys()
-    file, outcomes = folder.file, callback.outcomes
+    file, outcomes, bound = folder.file, callback.outcomes, folder.file.tune.bound
     remaining = [t for t in trials if t.name not in outcomes or not outcomes[t.name].ended or outcomes[t.name].error]
     options = _tune_config(file, remaining, trials, journal)
     if not options:
@@ -257,7 +257,7 @@ def _fit(
             storage_path=base,
             callbacks=[callback],
             verbose=0,
-            stop={f"metrics/{name}": bound for name, bound in file.tune.stop.items()} or None,
+            stop=(lambda trial_id, result: bound(result["metrics"]) is not None) if file.tune.stop else None,
             failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
         ),
     )

@@ -45,8 +45,8 @@ def score(result: Result, settings: PopulationConfig) -> dict[str, float]:
 
 def _score(settings: PopulationConfig, values: Mapping[str, float]) -> float:
     """Return the score of a round; a metric that is missing or infinite, which no journal has, is not a number."""
-    value = float(values.get(settings.metric, math.nan))
-    return value if math.isfinite(value) else math.nan
+    value = metrics.deciding(settings.metric, values)
+    return value if value is not None and math.isfinite(value) else math.nan
 
 
 def exchanges(
@@ -221,7 +221,7 @@ def _barrier(round: int, every: int) -> int:
 
 def _is_last(file: SweepFile, trial: Trial, last: int, values: Mapping[str, float]) -> bool:
     """Return whether a member ends with this round, even if its journal does not say so yet."""
-    stopped = any(values.get(name, -math.inf) >= bound for name, bound in file.tune.stop.items())
+    stopped = file.tune.bound(values) is not None
     return last >= trial.config.max_rounds or metrics.ROUNDS_TO_TARGET in values or stopped
 
 

@@ -20,6 +20,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
+from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.sweep import Axis, SearchConfig, SweepFile, make_trial
 from hflray.tracking import Journal
@@ -38,7 +39,8 @@ def worst(mode: str) -> float:
 
 def figure(settings: SearchConfig, values: dict[str, float]) -> float:
     """Return a round's figure for the search. A trial may never reach its target, but a search needs a number."""
-    return values.get(settings.metric, worst(settings.mode))
+    value = metrics.deciding(settings.metric, values)
+    return worst(settings.mode) if value is None else value
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
     def __init__(self, file: SweepFile, rounds: int, journal: Journal) -> None:
         settings = file.tune.early_stopping
         assert settings is not None
+        self._judges = settings.metric
         super().__init__(
             time_attr="round",
             metric=f"metrics/{settings.metric}",
@@ -215,11 +218,16 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """See `ASHAScheduler.on_trial_result`."""
-        return str(super().on_trial_result(tune_controller, _by_name(trial), result))
+        return str(super().on_trial_result(tune_controller, _by_name(trial), self._judged(result)))
+
+    def _judged(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result in which the value of the validation part, if there is one, is that of the metric."""
+        on_validation = f"metrics/{metrics.on_validation(self._judges)}"
+        return result | {f"metrics/{self._judges}": result[on_validation]} if on_validation in result else result
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """See `ASHAScheduler.on_trial_complete`."""
-        super().on_trial_complete(tune_controller, _by_name(trial), result)
+        super().on_trial_complete(tune_controller, _by_name(trial), self._judged(result))
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """See `ASHAScheduler.on_trial_remove`."""

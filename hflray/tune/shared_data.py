@@ -23,7 +23,7 @@ class SharedData(DeviceData):
     source: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _fetch, (self.source, self.index, self.offsets, self.drawn)
+        return _fetch, (self.source, self.index, self.offsets, self.drawn, self.validation)
 
 
 def share(source: Any, data: DeviceData) -> DeviceData:
@@ -34,7 +34,12 @@ def share(source: Any, data: DeviceData) -> DeviceData:
 
 
 def _fetch(
-    source: Any, index: NDArray[np.int64], offsets: NDArray[np.int64], drawn: ResampledParts | None
+    source: Any,
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    drawn: ResampledParts | None,
+    validation: NDArray[np.int64],
 ) -> DeviceData:
     d: Dataset = ray.get(source)
-    return DeviceData(d.x_train, d.y_train, index, offsets, d.x_test, d.y_test, d.channel_mean, d.channel_std, drawn)
+    test, moments = (d.x_test, d.y_test), (d.channel_mean, d.channel_std)
+    return DeviceData(d.x_train, d.y_train, index, offsets, *test, *moments, drawn, validation)

@@ -286,6 +286,6 @@ def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own)
     own.write_text("def f(outputs, targets):\n    assert abs(outputs).max() < 1e6\n    return 0.5\n")
     experiment = Experiment(small("target.metric=own.py:f"))
     diverged = Evaluation(0.1, float("nan"), [])
-    experiment.hierarchy.evaluate = lambda model, keeps_outputs: diverged  # type: ignore[method-assign]
+    experiment.hierarchy.evaluate = lambda model, keeps_outputs, part: diverged  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match="round 1: the test loss is nan"):
         experiment.run_round()

@@ -29,9 +29,37 @@ TEST_LOSS = metric(
     "units of the training targets' variance; a loss of your own in its own unit",
     shown="nats", curve=True,
 )  # fmt: skip
+
+
+def on_validation(name: str) -> str:
+    """Return the name of a metric of the test set on the validation part (``data.validation``)."""
+    return f"validation_{name.removeprefix('test_')}"
+
+
+VALIDATION_ACCURACY = metric(
+    on_validation(ACCURACY), "Validation accuracy", "1", "validation",
+    meaning="`accuracy` on the validation part, which decides where there is one",
+    **PERCENT, curve=True,
+)  # fmt: skip
+VALIDATION_R2 = metric(
+    on_validation(R2), "R² on the validation part", "1", "validation",
+    meaning="`r2` on the validation part, of a regression, in place of `validation_accuracy`",
+    format="{:.3f}", curve=True, printed="$R^2$ on the validation part",
+)  # fmt: skip
+VALIDATION_TOKEN_ACCURACY = metric(
+    on_validation(TOKEN_ACCURACY), "Tokens predicted on the validation part", "1", "validation",
+    meaning="`token_accuracy` on the validation part, of tokens, in place of `validation_accuracy`",
+    **PERCENT, curve=True,
+)  # fmt: skip
+VALIDATION_LOSS = metric(
+    on_validation(TEST_LOSS), "Validation loss", "nats", "validation",
+    meaning="`test_loss` on the validation part",
+    shown="nats", curve=True,
+)  # fmt: skip
 ROUNDS_TO_TARGET = metric(
     "rounds_to_target", "Rounds to the target accuracy", "1", "end",
-    meaning="the first round that reached `target_accuracy` or `target`; absent if none did",
+    meaning="the first round that reached `target_accuracy` or `target`, on the validation part where there is one; "
+    "absent if none did",
     format="{:.0f}", mean="{:.1f}", short="to target", heading="rounds to target",
 )  # fmt: skip
 OBJECTIVE_TO_TARGET = metric(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 Logged = Literal[
     "round", "clock", "cloud", "asynchronous", "arrivals", "world", "battery", "poll", "few", "private", "inside",
-    "kind", "end", "fleet", "learning", "reference", "agent",
+    "kind", "validation", "end", "fleet", "learning", "reference", "agent",
 ]  # fmt: skip
 Table = Literal["training", "clustering", "assignment", "learning"]
 
@@ -27,9 +27,10 @@ class Metric:
         logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
             is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
             that polls (``poll``), if edges need several models (``few``), with the section privacy (``private``), if a
-            part inside the round is not the default (``inside``), or of other data than classes (``kind``); at the
-            ``end`` of a run; with each ``fleet`` of an assignment study; with each point of an assigner's
-            ``learning``, once or for each ``reference``; with each point of an ``agent`` that learns to schedule.
+            part inside the round is not the default (``inside``), of other data than classes (``kind``), or with a
+            validation part (``validation``); at the ``end`` of a run; with each ``fleet`` of an assignment study; with
+            each point of an assigner's ``learning``, once or for each ``reference``; with each point of an ``agent``
+            that learns to schedule.
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hflray.experiment.record import RoundRecord
     from hflray.experiment.scenario import Scenario
 
+MOST_VALIDATION = 100  # samples of the validation part of a trial of ``--smoke``
 OF_IMAGES = ("digits", "fashion_mnist", "cifar10", "synthetic")  # data sets that ``--smoke`` replaces by a small one
 ONE_BY_ONE = ("stop", "early_stopping", "search", "population")  # keys of `tune` that compare trials at each round
 
@@ -315,7 +316,11 @@ class Task(ABC):
         devices = min(config.fleet.num_devices, 20) if is_drawn else config.fleet.num_devices
         data: dict[str, Any] = {} if config.data.partition == "owners" else {"data.samples_per_device": [20, 40]}
         if config.data.name in OF_IMAGES or config.data.name.endswith(".npz"):  # others need no large files
-            data = {"data.name": "synthetic", "data.root": None, **data}
+            data |= {"data.name": "synthetic", "data.root": None}
+            if config.data.split == "official":  # which synthetic data do not have
+                data["data.split"] = "stratified"
+            if config.data.validation > MOST_VALIDATION:
+                data["data.validation"] = MOST_VALIDATION
         return {
             "max_rounds": 2,
             **(data if self.needs_data else {}),
