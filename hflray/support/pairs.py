@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
+from scipy.stats import t as student
 
 from hflray.support.arrays import FloatArray
 
@@ -52,6 +53,19 @@ def signed_rank_p(steps: Sequence[float] | FloatArray) -> float:
         shares[:rank] /= 2
     as_far = np.abs(2 * np.arange(total + 1) - total) >= abs(2 * ours - total)
     return min(1.0, float(shares[as_far].sum()))
+
+
+def mean_interval(values: Sequence[float] | FloatArray, level: float = 0.95) -> tuple[float, float]:
+    """Return the mean of independent values, (units,), and the half width of its Student interval.
+
+    Of logarithms of ratios, the exponentials of mean ± half width are the geometric mean and its interval. The half
+    width is NaN for one value, and both are NaN without any.
+    """
+    sample = np.asarray(values, dtype=float)
+    if len(sample) < 2:
+        return (float(sample[0]) if len(sample) else np.nan), np.nan
+    error = float(sample.std(ddof=1)) / np.sqrt(len(sample))
+    return float(sample.mean()), float(student.ppf((1 + level) / 2, len(sample) - 1) * error)
 
 
 @dataclass(frozen=True)
