@@ -47,7 +47,7 @@ def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
     groups: dict[str, dict[str, list[Run]]] = {}
     runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
     for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):
-        groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name), []).append(run)
+        groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name, run.labels), []).append(run)
     return groups
 
 
