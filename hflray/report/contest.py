@@ -31,6 +31,7 @@ from hflray.report.labels import DEPLOYMENT, H, label_each, pretty
 from hflray.report.ranking import QUANTITIES, BySeed, compare, has_reached, median_text, test_texts
 from hflray.report.runs import Run, Sweep, differing, read_sweep
 from hflray.report.series import bar_value
+from hflray.support.arrays import FloatArray
 from hflray.support.files import write as write_file
 from hflray.support.pairs import LEVEL, Pairs, family_p, least_p, mean_interval, signed_rank_p
 from hflray.support.references import short, spoken
@@ -64,6 +65,12 @@ class Endpoint:
     label: str
     scale: Literal["ratio", "points", "difference"]
 
+    def shown(self, steps: FloatArray) -> FloatArray:
+        """Return means of steps in the scale; no difference of shares is beyond 100 points."""
+        if self.scale == "points":
+            return np.clip(100 * steps, -100, 100)
+        return np.exp(steps) if self.scale == "ratio" else steps
+
 
 @dataclass(frozen=True)
 class Row:
@@ -71,7 +78,7 @@ class Row:
 
     Attributes:
         case: the case; empty if there is one.
-        contestant, reference: their labels.
+        contestant, reference: their labels; all three are one line.
         endpoint: what is compared.
         seeds: the seeds that both have.
         pairs: the steps, one for each of these seeds.
@@ -105,11 +112,8 @@ class Row:
             low, high = self.pairs.median
             return low if low == high else np.nan, low, high
         mean, half = mean_interval(self.pairs.low)
-        ends = np.array([mean, mean - half, mean + half])
-        ends = (
-            np.exp(ends) if self.endpoint.scale == "ratio" else ends * (100 if self.endpoint.scale == "points" else 1)
-        )
-        return float(ends[0]), float(ends[1]), float(ends[2])
+        low, middle, high = self.endpoint.shown(np.array([mean - half, mean, mean + half]))
+        return float(middle), float(low), float(high)
 
     @property
     def tidy(self) -> dict[str, Any]:
@@ -212,14 +216,14 @@ def contest(sweeps: Mapping[str, Sweep], against: str | None = None, metric: str
     every = [replace(run, part=name, labels=own) for name, sweep in sweeps.items() for run in sweep.runs]
     runs = [run for run in every if run.ended]
     notes = [f"{name}: {note}" for name, sweep in sweeps.items() for note in sweep.notes]
-    notes += [f"{len(every) - len(runs)} runs have not ended and are left out"] if len(runs) < len(every) else []
-    keys = differing(runs)
-    keys += [key for key in (runs[0].settings if runs else ())
-             if _is_one(key, LIMITS) and len({repr(run.settings.get(key)) for run in runs}) > 1]  # fmt: skip
+    running = len(every) - len(runs)
+    notes += [f"left out: {running} of {len(every)} runs, which have not ended"] if running else []
+    limits = dict.fromkeys(key for run in runs for key in run.settings if _is_one(key, LIMITS))
+    keys = differing(runs) + [key for key in limits if len({repr(run.settings.get(key)) for run in runs}) > 1]
     names, chosen, reference = _contestants(runs, keys, against)
     metric = metric and _metric(runs, metric)
     cases, twice = _cases(runs, names, [key for key in keys if key not in chosen])
-    notes += [f"{twice} runs of trials that another run repeats are left out; the newest counts"] if twice else []
+    notes += [f"left out: {twice} of {len(runs)} runs, whose trials newer runs repeat"] if twice else []
     rows: list[Row] = []
     for case, contestants in cases.items():
         own_rows = list(_rows(case, contestants, reference, next(iter(sweeps.values())), metric))
@@ -312,7 +316,7 @@ def _rows(
             seeds = [seed for seed, places in own.items() if places.keys() & other.get(seed, {}).keys()]
             if seeds and name != reference:
                 pairs = compare(own, other, endpoint.metric, partial(_steps, endpoint, value))
-                yield Row(case, name, reference, endpoint, seeds, pairs)
+                yield Row(one_line(case), one_line(name), one_line(reference), endpoint, seeds, pairs)
 
 
 def _filtered(by_seed: BySeed, value: Value) -> BySeed:

@@ -57,7 +57,7 @@ def test_two_exports_are_pooled_by_seed(tmp_path, capsys) -> None:
     code, out, err = call(capsys, *places, "--metric", "accuracy")
     assert (code, err) == (0, [])
     assert says(out, "FedAvg", "Test accuracy", "6", "-10.00 points", "p = 0.031")
-    assert "note: 2 runs of trials that another run repeats are left out; the newest counts" in out
+    assert "note: left out: 2 of 14 runs, whose trials newer runs repeat" in out
 
 
 def test_labels_reach_the_terminal_without_their_control_characters(tmp_path, capsys) -> None:

@@ -157,7 +157,7 @@ def test_sweeps_are_pooled_where_their_trials_are_alike_and_a_trial_counts_once(
     result = of(first, "ikc", "accuracy", second=[newer, accurate("ikc", 2, 0.5), accurate("oort", 2, 0.5)])
     assert only(result).seeds == [0, 1, 2]
     assert only(result).numbers[0] == pytest.approx(25 / 3)
-    assert any(note.startswith("1 runs of trials that another run repeats") for note in result.notes)
+    assert any(note == "left out: 1 of 7 runs, whose trials newer runs repeat" for note in result.notes)
 
 
 def test_sweeps_are_the_contestants_only_if_no_setting_differs() -> None:
@@ -217,7 +217,7 @@ def test_mistakes_are_told_in_one_line() -> None:
     unfinished = [fabricated.run({metrics.ACCURACY: [0.5]}, status="RUNNING")]
     refused("compare: got one contestant (no run has ended)", runs=unfinished)
     result = of([*runs, *unfinished], "ikc", "accuracy")
-    assert "1 runs have not ended and are left out" in result.notes
+    assert "left out: 1 of 5 runs, which have not ended" in result.notes
 
 
 @pytest.mark.parametrize("label", [*NAMES, "a\x1b[31mb"])
@@ -239,6 +239,13 @@ def test_a_hostile_label_is_shown_as_it_is(label, tmp_path) -> None:
     axis = figures.forest(result).axes[0].get_xlabel()
     assert as_chart_text(f"minus that of {shown}").split() == axis.split("\n", 1)[1].split()[:-1]
     assert "50 % & <b>" in [text.get_text() for text in figures.forest(result).findobj(Text)]
+
+
+def test_no_file_has_control_characters_of_a_strangers_option(tmp_path) -> None:
+    runs = [accurate("ikc", 0, 0.5, f'scheduling.options={{"a": "x{number}\\u001b[31m"}}') for number in (1, 2)]
+    paths = write(of(runs, metric="accuracy"), tmp_path)
+    assert b"\\x1b[31m" in paths[0].read_bytes()
+    assert all(b"\x1b" not in path.read_bytes() for path in paths if path.suffix != ".png")
 
 
 def test_a_figure_has_a_panel_per_metric_and_hollow_medians() -> None:
