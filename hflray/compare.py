@@ -1,9 +1,9 @@
-"""The name that 0.2 has documented for `hflray.sweep.compare`; ``python -m hflray.compare`` runs it as well."""
+"""The name that 0.2 has documented for `hflray.sweep.compare`; ``python -m hflray.compare`` is ``hflray compare``."""
 
 import sys
 
+from hflray.command.compare import main
 from hflray.sweep.compare import *
-from hflray.sweep.compare import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -31,7 +31,7 @@ COMMANDS = {
     "tune": Subcommand("hflray.tune.cli:app", "Run a sweep of experiments; without a sweep file, the quickstart."),
     "report": Subcommand("hflray.command.report:app", "Draw figures, tables and a page of finished runs."),
     "compare": Subcommand(
-        "hflray.sweep.compare:app", "Print a sweep's closing table, and where MLflow shows its runs."
+        "hflray.command.compare:app", "Print a sweep's closing table, or statistics of one or several sweeps."
     ),
     "leaderboard": Subcommand(
         "hflray.reproduction.leaderboard.command:app",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,14 +45,15 @@ def sentences(run: Run, detail: Round, names: tuple[list[str], list[str], list[s
     if (table["cluster"] >= 0).any():
         counts = Counter(table["cluster"].tolist())
         text = ", ".join(f"{count} of cluster {cluster}" for cluster, count in sorted(counts.items()))
-        lines.append(f"scheduled by {pretty(config.scheduling.name)}: {text}")
+        lines.append(f"scheduled by {pretty(config.scheduling.name, run.labels)}: {text}")
     else:
-        lines.append(f"scheduled by {pretty(config.scheduling.name)}, which knows no clusters")
+        lines.append(f"scheduled by {pretty(config.scheduling.name, run.labels)}, which knows no clusters")
     best = int((table["strongest"] == 1).sum())
     lines.append(
-        f"assigned by {pretty(config.assignment.name)}: {best} of {len(table)} to the edge of their strongest link"
+        f"assigned by {pretty(config.assignment.name, run.labels)}: {best} of {len(table)} to the edge of their "
+        "strongest link"
     )
-    lines += inside(config, row)
+    lines += inside(config, row, run.labels)
     if not len(table):
         lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
         return lines
@@ -72,16 +75,17 @@ def sentences(run: Run, detail: Round, names: tuple[list[str], list[str], list[s
     return lines
 
 
-def inside(config: ExperimentConfig, row: Any) -> list[str]:
+def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """Return lines that name rule, aggregators and compressors, and what is sent; none where all are the defaults.
 
     Args:
         config: the run's configuration.
         row: the round's row of the table of rounds.
+        labels: the user's own labels (`hflray.report.runs.Run`).
     """
     lines, aggregation, compression = [], config.aggregation, config.compression
     names = (config.training.rule, aggregation.edge, aggregation.cloud, compression.device, compression.edge)
-    rule, edge, cloud, device, hop = (pretty(section.name) for section in names)
+    rule, edge, cloud, device, hop = (pretty(section.name, labels) for section in names)
     if [section.name for section in names] != ["sgd", "mean", "mean", "none", "none"]:
         lines.append(f"trained by {rule}, combined by {edge} at edges and by {cloud} at the cloud")
     if metrics.SENT[0] in row and np.isfinite(row[metrics.SENT[0]]):

@@ -43,7 +43,7 @@ from hflray.experiment.fleets import key_of
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
 from hflray.support.files import write
 from hflray.support.reader import UnfitError, fit, parse_json, read_bytes, read_parquet, unzip
-from hflray.support.text import as_file_stem
+from hflray.support.text import as_file_stem, one_line
 from hflray.tracking import History, Tables
 from hflray.tracking.schema import RunContent
 
@@ -67,7 +67,7 @@ class Record(RunContent):
 
 
 class Content(BaseModel):
-    """``runs.json``; older versions lack the last two keys."""
+    """``runs.json``; older versions lack the last three keys."""
 
     version: int
     name: str
@@ -78,6 +78,7 @@ class Content(BaseModel):
     runs: list[Record]
     brief: bool = False
     config: dict[str, Any] = {}
+    labels: dict[str, str] = {}
 
 
 def _stem(name: str) -> str:
@@ -128,6 +129,8 @@ def export(sweep: Sweep, place: Path, brief: bool = False) -> Path:
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
         "brief": brief or any(run.brief for run in sweep.runs), "config": shared, "runs": records,
     }  # fmt: skip
+    if labels := {value: label for run in reversed(sweep.runs) for value, label in run.labels.items()}:
+        content["labels"] = labels
     files = _files(content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)})
     if not brief:
         files |= {f"{FLEETS}/{key_of(run.config)}": run.fleet for run in sweep.runs if run.fleet is not None}
@@ -298,7 +301,8 @@ def read_export(place: Path) -> Sweep:
         brief = is_brief(files, content)
     notes = list(content["notes"])
     head = content["name"], content["title"], content["task"], content["description"]
-    sweep = assemble(*head, histories, notes, lambda config: files.get(f"{FLEETS}/{key_of(config)}"))
+    labels = {value: one_line(label) for value, label in content.get("labels", {}).items()}
+    sweep = assemble(*head, histories, notes, lambda config: files.get(f"{FLEETS}/{key_of(config)}"), labels)
     return replace(sweep, parts={"": about}, runs=[replace(run, brief=brief) for run in sweep.runs])
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from hflray import metrics
 from hflray.errors import ConfigError
@@ -27,10 +27,14 @@ from hflray.report.runs import Run, Sweep
 from hflray.support.files import replacing
 from hflray.support.text import as_chart_text
 
+if TYPE_CHECKING:
+    from hflray.report.contest import Contest, Row
+
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
 CHARACTER = 0.065  # the mean width of a character of a legend (inches)
 Name = TypeVar("Name", str, int)
+Content = TypeVar("Content")  # what a figure shows
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.alpha": 0.3, "svg.hashsalt": "hflray", "legend.frameon": False,
@@ -348,6 +352,44 @@ def ranks(sweep: Sweep) -> Figure:
     return figure
 
 
+def forest(result: Contest) -> Figure:
+    """Draw each contestant beside the reference: a panel per metric, a row per case and contestant.
+
+    Ratios stand on a logarithmic axis, with the 95 % interval of their mean. A hollow point is a median, because runs
+    missed their target; its line leads to its bounds, and an arrow points to one that is not known.
+    """
+    by_metric: dict[str, list[Row]] = {}
+    for row in result.rows:
+        by_metric.setdefault(row.endpoint.metric, []).append(row)
+    places = _numbers(row.name for row in result.rows)
+    tints = _numbers(row.contestant for row in result.rows)
+    figure = Figure(figsize=(2.5 + 2.6 * len(by_metric), 1.1 + 0.28 * len(places)), layout="constrained")
+    grid = figure.subplots(1, len(by_metric), squeeze=False, sharey=True)[0]
+    for axes, rows in zip(grid, by_metric.values(), strict=True):
+        ratio = all(row.endpoint.scale == "ratio" for row in rows)
+        axes.axvline(1 if ratio else 0, color="0.4", lw=0.8, ls=":")
+        for row in rows:
+            y, tint = places[row.name], colour(row.contestant, tints[row.contestant])
+            estimate, low, high = row.numbers
+            ends = [end for end in (low, high) if np.isfinite(end) and (end > 0 or not ratio)]
+            axes.plot(ends, [y] * len(ends), color=tint, lw=1.5)
+            marker = "o" if np.isfinite(estimate) else "|" if len(ends) == 2 else "<" if low in (0, -np.inf) else ">"
+            points = [estimate] if np.isfinite(estimate) else ends
+            axes.plot(points, [y] * len(points), marker, ms=5, color=tint, mfc="white" if row.censored else tint)
+        if ratio:
+            _log(axes.xaxis)
+            low, high = axes.get_xlim()
+            if high < 5 * low:  # no two of the numbers 1, 2 and 5 may lie between
+                axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        unit = " (points)" if rows[0].endpoint.scale == "points" else ""
+        words = f"relative to {rows[0].reference}" if ratio else f"minus that of {rows[0].reference}{unit}"
+        lines = (rows[0].endpoint.label, *textwrap.wrap(words, 34))
+        axes.set_xlabel("\n".join(map(as_chart_text, lines)), fontsize=8)
+    grid[0].set_yticks(range(len(places)), [as_chart_text(name) for name in places], fontsize=8)
+    grid[0].set_ylim(len(places) - 0.5, -0.5)
+    return figure
+
+
 Draw = Callable[[Sweep], Figure]
 # The figures by the stem of their file. `hflray.sweep.tasks.base.Shown.figures` lists those of a task.
 FIGURES: dict[str, Draw] = {
@@ -361,11 +403,11 @@ FIGURES: dict[str, Draw] = {
 }
 
 
-def save(draw: Draw, sweep: Sweep, folder: Path, stem: str) -> list[Path]:
+def save(draw: Callable[[Content], Figure], content: Content, folder: Path, stem: str) -> list[Path]:
     """Draw a figure, write ``STEM.png`` and ``STEM.svg``, and return their paths."""
     paths = [folder / f"{stem}.png", folder / f"{stem}.svg"]
     with rc_context(STYLE):
-        figure = draw(sweep)
+        figure = draw(content)
         with replacing(paths[0]) as scratch:
             figure.savefig(scratch, dpi=160, metadata={"Software": None})
         with replacing(paths[1]) as scratch:

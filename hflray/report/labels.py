@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hflray.config import named_settings
 from hflray.support import policies
-from hflray.support.references import SHOWN, parse, short, spoken
+from hflray.support.references import SHOWN, parse, short, spoken, unplaced
 
 if TYPE_CHECKING:
     from hflray.report.runs import Run
@@ -77,10 +78,20 @@ def rank(run: Run) -> int:
     return ORDER.index(name) if (name := run.config.scheduling.name) in ORDER else len(ORDER)
 
 
-def pretty(value: Any) -> str:
-    """Return the label of a setting's value; a reference is its class or function, any other value is its own."""
+def pretty(value: Any, labels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the label of a setting's value; a reference is its class or function, any other value is its own.
+
+    Args:
+        value: the value.
+        labels: the user's own labels, which come first (`Run.labels`).
+    """
     name = NAMES.get(str(value))
-    return name.label if name else short(value)
+    return own(value, labels) or (name.label if name else short(value))
+
+
+def own(value: Any, labels: Mapping[str, str]) -> str:
+    """Return the user's own label of a setting's value; empty if there is none."""
+    return labels.get(unplaced(value), "") if labels and isinstance(value, str) else ""
 
 
 def option(name: str, value: Any) -> str:
@@ -112,7 +123,7 @@ def colour(label: str, number: int) -> str:
 def policy(run: Run) -> str:
     """Return the label of the policy of a run whose assigner is d3qn."""
     name = run.config.assignment.policy
-    return POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
+    return own(name, run.labels) or POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
 
 
 def mark_modified(label: str, runs: Sequence[Run]) -> str:
@@ -208,9 +219,10 @@ def describe(run: Run, keys: Sequence[str], whole: Set[str] = frozenset(), hashe
         if key in whole:
             parts.append(in_full(key, value, hashed))
         elif key.startswith(OPTIONS):
-            parts.append(option(key.removeprefix(OPTIONS), policies.plain(str(value)) if value is not None else None))
+            text = policies.plain(str(value)) if value is not None else None
+            parts.append(own(value, run.labels) or option(key.removeprefix(OPTIONS), text))
         elif key == "assignment.exchanges":
-            follows_name = parts[-1:] == [pretty("hfel")]
+            follows_name = parts[-1:] == [pretty("hfel")] and not own("hfel", run.labels)
             parts[-1:] = [hfel(run.config.assignment.exchanges)] if follows_name else [*parts[-1:], f"k = {value}"]
         elif key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
             if value:
@@ -218,11 +230,11 @@ def describe(run: Run, keys: Sequence[str], whole: Set[str] = frozenset(), hashe
         elif key == "clock.edge.asynchronous":
             parts += [value] if value else []
         elif key == "assignment.start":  # HFEL's default, geographic, is not named
-            parts += [f"{pretty(value)} start"] if value else []
+            parts += [f"{pretty(value, run.labels)} start"] if value else []
         elif key == "assignment.policy":  # the label of the name already contains it, where both are asked for
             parts += [] if "assignment.name" in keys else [policy(run)]
         elif key == "assignment.name" and value == "d3qn":
-            parts.append(f"{pretty(value)}, {policy(run)}")
+            parts.append(f"{pretty(value, run.labels)}, {policy(run)}")
         elif key == "learning.epsilon" and value is not None:
             parts.append(f"ε from {value[0]:g} to {value[1]:g}")
         elif key == DEPLOYMENT:
@@ -234,5 +246,5 @@ def describe(run: Run, keys: Sequence[str], whole: Set[str] = frozenset(), hashe
         ):
             continue
         else:
-            parts.append(setting(key, None if value is ... else value))
+            parts.append(own(value, run.labels) or setting(key, None if value is ... else value))
     return ", ".join(parts)

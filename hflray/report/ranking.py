@@ -18,7 +18,7 @@ the seed and the assigner: data set, partition and so on. Each field is ranked b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,7 @@ ASSIGNER = "assignment."
 
 Assigner = tuple[tuple[str, str], ...]
 BySeed = dict[int, dict[Assigner, Run]]  # a contestant's runs
+Steps = Callable[[str, Sequence[Run], Sequence[Run]], Pairs]
 
 
 def fields(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[str, BySeed]]:
@@ -104,28 +105,31 @@ def spent(run: Run, quantity: str) -> float:
     return np.inf if quantity == "rounds" else run.last(total)
 
 
-def compare(own: BySeed, other: BySeed, quantity: str) -> Pairs:
-    """Return the comparison of two contestants in a quantity, or in ``reached``, over the seeds that both have.
+def steps_of(quantity: str, own: Sequence[Run], other: Sequence[Run]) -> Pairs:
+    """Return the steps between runs beside each other in a quantity, or in ``reached``.
 
-    The steps of a seed's assigners are averaged. A step in ``reached`` is the difference of the shares that reached the
-    target, and else the logarithm of a ratio.
+    A step in ``reached`` is the difference of the shares that reached the target, and else the logarithm of a ratio.
+    """
+    reached = [np.array([has_reached(run) for run in runs], dtype=float) for runs in (own, other)]
+    if quantity == "reached":
+        return Pairs.exact(reached[0] - reached[1])
+    values = [[spent(run, quantity) for run in runs] for runs in (own, other)]
+    if quantity == "rounds":
+        return Pairs.ordered(*values)
+    return Pairs.censored(values[0], reached[0], values[1], reached[1])
+
+
+def compare(own: BySeed, other: BySeed, quantity: str, steps: Steps = steps_of) -> Pairs:
+    """Return the comparison of two contestants in a quantity over the seeds that both have.
+
+    The steps of a seed's assigners are averaged.
     """
     units = []
     for seed, runs in own.items():
         pairs = [(run, other[seed][assigner]) for assigner, run in runs.items() if assigner in other.get(seed, {})]
-        if not pairs:
-            continue
-        own_runs, other_runs = zip(*pairs, strict=True)
-        if quantity == "reached":
-            steps = np.array([float(has_reached(a)) - has_reached(b) for a, b in pairs])
-            units.append(Pairs.exact(steps))
-            continue
-        values = [[spent(run, quantity) for run in runs] for runs in (own_runs, other_runs)]
-        reached = [[has_reached(run) for run in runs] for runs in (own_runs, other_runs)]
-        if quantity == "rounds":
-            units.append(Pairs.ordered(*values))
-        else:
-            units.append(Pairs.censored(values[0], reached[0], values[1], reached[1]))
+        if pairs:
+            own_runs, other_runs = zip(*pairs, strict=True)
+            units.append(steps(quantity, own_runs, other_runs))
     return Pairs.average(units)
 
 
@@ -191,7 +195,7 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
     order: dict[str, float] = {}
     for quantity in ("reached", *QUANTITIES):
         pairs = {name: compare(contestants[name], contestants[reference], quantity) for name in opponents}
-        tests = _tests(pairs)
+        tests = test_texts(pairs)
         if quantity == "reached":
             for name in opponents:
                 rows[name]["reached"] += f" ({tests[name]})" if pairs[name].steps.any() else ""
@@ -200,13 +204,13 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
         order = places if quantity == "joules" else order
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
-            ratio = f"{_ratio(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
+            ratio = f"{median_text(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
             row[f"{quantity} × {reference}'s"] = ratio if name in pairs else "1"
     ranked = sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
     return pd.DataFrame(ranked)
 
 
-def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
+def test_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:
     """Return the outcome of each opponent's test as text, adjusted for the family of all that could be tested."""
     texts = {}
     for name, p in family_p(pairs).items():
@@ -219,7 +223,7 @@ def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
     return texts
 
 
-def _ratio(pair: Pairs) -> str:
+def median_text(pair: Pairs) -> str:
     """Return the median ratio as text, or its bounds where the values that decide it are censored."""
     low, high = pair.median
     if np.isinf(low):

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Run:
         part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
         brief: whether it was read from a brief export, which has neither devices nor schedules.
         fleet: the file of its stored fleet (`hflray.experiment.fleets`); None: there is none.
+        labels: texts that are shown in place of values of settings (`hflray.sweep.labels`), which identify nothing.
     """
 
     history: History
@@ -61,6 +63,7 @@ class Run:
     part: str = ""
     brief: bool = False
     fleet: bytes | None = None
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -336,7 +339,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     logged = {history.name for history in histories}
     merged += [history for name, history in journal.items() if name not in logged]
     about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
-    return assemble(*about, merged, notes, Fleets(str(folder.path)).read)
+    return assemble(*about, merged, notes, Fleets(str(folder.path)).read, folder.file.labels)
 
 
 def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
@@ -377,6 +380,7 @@ def assemble(
     histories: Sequence[History],
     notes: list[str],
     fleet_of: Callable[[ExperimentConfig], bytes | None] = lambda config: None,
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Sweep:
     """Return the sweep of these histories; runs that cannot be read or have no rounds become notes.
 
@@ -385,6 +389,7 @@ def assemble(
         histories: the runs.
         notes: the notes, which grow.
         fleet_of: returns the file of a configuration's stored fleet, None if there is none.
+        labels: see `Run`.
 
     Raises:
         ConfigError: no run has a round.
@@ -404,7 +409,7 @@ def assemble(
         except UnfitError as error:
             notes.append(f"{history.name}{LEFT_OUT}its tables cannot be read ({error})")
             continue
-        run = Run(history, config, fleet=fleet_of(config) if is_stored(config) else None)
+        run = Run(history, config, fleet=fleet_of(config) if is_stored(config) else None, labels=labels)
         failed = f"failed after {len(run.rounds)} rounds: {history.error.splitlines()[0]}" if history.error else ""
         if run.rounds.empty:
             notes.append(f"{run.name}{LEFT_OUT}{failed or 'it has no rounds yet'}")

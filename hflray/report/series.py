@@ -47,7 +47,7 @@ def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
     groups: dict[str, dict[str, list[Run]]] = {}
     runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
     for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):
-        groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name), []).append(run)
+        groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name, run.labels), []).append(run)
     return groups
 
 
@@ -126,14 +126,18 @@ class Bar:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
 
 
-def bar_value(sweep: Sweep, run: Run, metric: str) -> float:
+def bar_value(sweep: Sweep, run: Run, metric: str, beside: Run | None = None) -> float:
     """Return a run's value in a bar: a metric's last value.
 
-    In an assignment study it is the metric's mean over the fleets, and the median for the metrics of `BY_MEDIAN`.
+    In an assignment study it is the metric's mean over the fleets, and the median for the metrics of `BY_MEDIAN`. With
+    `beside`, only the fleets that this run has as well count.
     """
     if not sweep.shown.averaged:
         return run.last(metric)
-    return STATISTICS["median" if metric in BY_MEDIAN else "mean"](run.series(metric))
+    values = run.series(metric)
+    if beside is not None:
+        values = values[values.index.isin(beside.series(metric).index)]
+    return STATISTICS["median" if metric in BY_MEDIAN else "mean"](values)
 
 
 def bars(sweep: Sweep, metric: str) -> list[Bar]:

@@ -216,7 +216,10 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 # The characters of our labels that pdfLaTeX cannot typeset, and their LaTeX.
-SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--", "…": r"\dots{}"}
+SYMBOLS = {
+    "±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--", "…": r"\dots{}",
+    "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": "$<$", ">": "$>$",
+}  # fmt: skip
 
 
 def to_latex(table: pd.DataFrame, caption: str) -> str:

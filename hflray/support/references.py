@@ -127,6 +127,12 @@ def spoken(name: str) -> str:
     return name if reference is None else f"{reference.source}:{reference.thing}"
 
 
+def unplaced(value: object) -> str:
+    """Return a value as text in which a pinned file has no folders, so that it is the same wherever the file lies."""
+    text = str(value)
+    return text.rpartition("/")[2] if "@sha256:" in text else text
+
+
 def named(thing: object) -> str:
     """Return how messages call a class, a function, or the class of an object: ``mine.py:Thing`` if a file made it."""
     made: Any = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)

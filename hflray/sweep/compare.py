@@ -1,4 +1,4 @@
-"""The closing table of a sweep, and the pages of MLflow that compare its runs: ``hflray compare SWEEP``."""
+"""The closing table of a sweep, and the pages of MLflow that compare its runs: `hflray.command.compare` shows them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import itertools
 import json
 import re
 import shlex
-import sys
 import urllib.error
 import urllib.request
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import quote
 
-import typer
-
 from hflray import metrics
-from hflray.errors import HflrayError
-from hflray.support.terminal.app import HELP, exit_code, single
+from hflray.support.references import short
 from hflray.support.terminal.output import new_console
 from hflray.support.terminal.tables import Table
 from hflray.support.text import one_line
@@ -51,11 +48,16 @@ class Outcome:
 
 
 def closing_table(
-    title: str, outcomes: Sequence[Outcome], width: int = 80, table_of: metrics.Table = "training"
+    title: str,
+    outcomes: Sequence[Outcome],
+    width: int = 80,
+    table_of: metrics.Table = "training",
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Table:
     """Return the closing table, one row per trial with its last metrics; totals are simulated seconds and joules.
 
     The columns are the rows of `hflray.metrics` of the table `table_of` (`hflray.sweep.tasks.base.Shown.table`).
+    The caption names the user's own `labels` of values (`hflray.sweep.labels`), because the trials keep their names.
     Names that do not fit into a table of `width` characters lose their common parts, so that they still differ.
     """
     # A column without a value in any trial, such as the rounds to a target that is not set, is left out.
@@ -72,6 +74,7 @@ def closing_table(
     names = short_names(whole, max(NAME_WIDTH, width - 2 - other_width))
     if names != whole:
         legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
+    legend += [f"{short(value)} is {one_line(label)}" for value, label in labels.items()]
     return Table(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
                  caption="; ".join(legend))  # fmt: skip
 
@@ -200,34 +203,7 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
         for run in runs
     ]
     table_of = find_task(folder.file.task).shown.table
-    console.print(closing_table(folder.path.name, outcomes, console.width, table_of))
+    console.print(closing_table(folder.path.name, outcomes, console.width, table_of, folder.file.labels))
     for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
         console.print(line, **PLAIN)
     return open_charts(folder, experiment_id, runs[0].run_id) if opens else None
-
-
-app = single()
-
-
-@app.command(context_settings=HELP)
-def compare(
-    sweep: Annotated[str, typer.Argument(help="The sweep's folder in the results, or its name for the latest one.")],
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
-    opens: Annotated[
-        bool, typer.Option("--open", help="Open the sweep's charts in the browser, if MLflow's server runs.")
-    ] = False,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server; default: the one of the sweep.")] = None,
-) -> None:
-    """Print a sweep's closing table again, and the addresses of its runs in MLflow."""
-    problem = show(sweep, results, opens, tracking_uri)
-    if problem:
-        raise HflrayError(f"--open: {problem}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.sweep.compare`` and return its exit code."""
-    return exit_code(app, arguments, "python -m hflray.sweep.compare")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

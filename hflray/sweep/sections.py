@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -12,7 +12,7 @@ from hflray import metrics
 from hflray.config import MUTABLE, Section, TrackingConfig
 from hflray.errors import nearest
 from hflray.support.references import short
-from hflray.support.text import one_line, shorten
+from hflray.support.text import breaks_lines, one_line, shorten
 from hflray.sweep.tasks import DEFAULT, TASKS, tasks_where
 
 if TYPE_CHECKING:
@@ -204,6 +204,11 @@ class SweepFile(Section):
         description=f"letters, digits, . _ -; at most {LONGEST_NAME}, the first a letter or a digit",
     )
     description: str = Field("", description="a line about the sweep, which lists and reports show")
+    labels: dict[str, Annotated[str, Field(max_length=LONGEST_NAME)]] = Field(
+        {},
+        description="texts that reports show in place of values of settings, by the value: a registered name, a "
+        "reference such as own.py:Mine, or the file of a policy",
+    )
     task: TaskName = Field(DEFAULT, description="what each trial does")
     experiment: dict[str, Any] = Field({}, description="the configuration that all trials share")
     sweep: dict[str, Axis] = Field({}, description="the values of each swept key")
@@ -224,6 +229,21 @@ class SweepFile(Section):
                         f"in {{grid: {shorten(values)}}}"
                     )
         return sweep
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _labels_differ(cls, labels: Any) -> Any:
+        for key, label in labels.items() if isinstance(labels, dict) else ():
+            if not isinstance(label, str) or not label.strip() or breaks_lines(label):
+                raise ValueError(
+                    f"{one_line(key)}: got {shorten(label)}; accepted: a text of one line that is not empty; write one"
+                )
+            if twin := next((name for name in labels if name != key and labels[name] == label), None):
+                raise ValueError(
+                    f"{one_line(key)}: got {shorten(label)}, which is the label of {one_line(twin)} too; accepted: "
+                    "different texts; change one of them"
+                )
+        return {} if labels is None else labels  # an empty section
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:

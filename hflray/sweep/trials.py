@@ -17,12 +17,13 @@ from hflray.seeding import stream
 from hflray.support.policies import plain
 from hflray.support.references import parse, short, spoken
 from hflray.support.text import one_line, shorten
+from hflray.sweep.labels import settled, texts_in
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.sweep.tasks import DEFAULT, find_task
 
 MOST_TRIALS = 10_000  # of a sweep; each is checked before the first one starts
 LONGEST_TRIAL = 200  # bytes of a trial's name, which names files and folders
-SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
+SECTIONS = ("name", "description", "labels", "task", "sweep", "tune", "tracking")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
             raise ConfigError(
                 f"{one_line(path)}: '{key}' belongs under 'experiment:'; indent the configuration below that line"
             )
+    texts = texts_in(tree)
     for text in overrides:
         key, value = split_override(text)
         if key.startswith("sweep."):
@@ -86,9 +88,12 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
                     f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
                 )
             set_dotted(tree["experiment"], key, value)
-    file = validate(SweepFile, pin_sweep(tree))
+    tree = pin_sweep(tree)
+    file = validate(SweepFile, tree)
     _refuse_twice(file)
-    return file
+    if not file.labels:
+        return file
+    return file.model_copy(update={"labels": settled(file.labels, texts | texts_in(tree))})
 
 
 def _names_in(key: str, value: Any) -> list[str]:

@@ -244,7 +244,7 @@ def command(
     if task.keeps_history and folder.finished:
         _report_assignment(title, trials, outcomes, folder.path, console)
     else:
-        console.print(closing_table(title, outcomes, console.width, task.shown.table))
+        console.print(closing_table(title, outcomes, console.width, task.shown.table, folder.file.labels))
     _farewell(folder, outcomes, tracker, console)
 
 

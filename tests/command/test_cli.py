@@ -16,7 +16,7 @@ from hflray.command.cli import COMMANDS, load, main
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
 MODULES = {
-    "tune": "hflray.tune", "report": "hflray.report", "compare": "hflray.sweep.compare",
+    "tune": "hflray.tune", "report": "hflray.report", "compare": "hflray.compare",
     "train-assigner": "hflray.rl.train", "finetune": "hflray.rl.finetune",
     "card": "hflray.rl.card", "nodes": "hflray.tune.nodes",
 }  # fmt: skip

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
+from hflray.command import compare
 from hflray.command import report as report
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.support import references
-from hflray.sweep import compare, expand, load_sweep
+from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder, new_folder
 from hflray.tracking import Tracker, default_uri
 

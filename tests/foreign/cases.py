@@ -117,7 +117,7 @@ def from_results(place: Path, rng: random.Random) -> int:
         runs = [LoggedRun("0" * 32, "a", "FINISHED", 2, {"test/accuracy": 0.5}, None)]
         with mock.patch("hflray.sweep.compare.read_runs", return_value=("0", runs)):
             named = ("--tracking-uri", "sqlite:///x.db")  # the sample's database is elsewhere
-            return _command("hflray.sweep.compare:app", NAME, "--results", str(place), *named)
+            return _command("hflray.command.compare:app", NAME, "--results", str(place), *named)
     if kind < 0.8:
         with mock.patch("hflray.tracking.tracker.SINKS", ("csv",)):
             return _command("hflray.tracking.cli:sync_app", str(place / FOLDER), "--tracking-uri", "sqlite:///x.db")

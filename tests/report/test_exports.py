@@ -312,3 +312,13 @@ def test_an_export_of_many_assignments_is_whole(sweep, tmp_path, monkeypatch) ->
     export(assignments, tmp_path / "many")
     for read, run in zip(read_export(tmp_path / "many").runs, assignments.runs, strict=True):
         assert read.series("round/objective").equals(run.series("round/objective"))
+
+
+def test_an_export_keeps_labels_as_texts_of_one_line(tmp_path) -> None:
+    own = {"ikc": "a\x1b[31mb", "fedavg": "Theirs"}
+    runs = [replace(fabricated.run({"accuracy": [0.5]}, f"scheduling.name={name}"), labels=own) for name in own]
+    export(fabricated.sweep("mine", runs), tmp_path / "mine")
+    one = read_export(tmp_path / "mine")
+    assert list(one.groups()) == ["a\\x1b[31mb", "Theirs"]
+    export(fabricated.sweep("plain", [replace(run, labels={}) for run in runs]), tmp_path / "plain")
+    assert "labels" not in content_of(files_of(tmp_path / "plain"))

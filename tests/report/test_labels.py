@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from hflray.report.labels import (
 )  # fmt: skip
 from hflray.report.runs import Run, differing
 from hflray.report.tables import summary
+from hflray.sweep import load_sweep
 from tests.report.fabricated import CLEAN, run, sweep
 
 PACKAGE = Path(hflray.__file__).parent
@@ -188,3 +190,36 @@ def test_two_policies_of_one_file_name_are_two_groups(tmp_path, monkeypatch) -> 
     runs = [run({metrics.ACCURACY: [0.5]}, "assignment.name=d3qn", f"assignment.policy={name}") for name in policies]
     groups = group_by(runs, ["assignment.policy"])
     assert list(groups) == [*(f"policy {path}" for path in paths), "shipped (any deployment)"]
+
+
+def labelled(own: dict[str, str], *overrides: str) -> Run:
+    return replace(run({metrics.ACCURACY: [0.5]}, *overrides), labels=own)
+
+
+def test_a_label_of_ones_own_comes_first_and_identifies_nothing() -> None:
+    own = {"ikc": "Ours", "d3qn": "Learned", "paper_best": "Theirs", "train": "own option"}
+    keys = ["scheduling.name", "assignment.name", "assignment.policy"]
+    one = labelled(own, "assignment.policy=paper_best")
+    assert describe(one, keys) == "Ours, Learned, Theirs"
+    assert describe(one, keys[2:]) == "Theirs"
+    assert describe(labelled(own, "scheduling.options={loss: train}"), ["scheduling.options.loss"]) == "own option"
+    assert describe(labelled(own), ["data.name", "data.partition"]) == describe(
+        labelled({}), ["data.name", "data.partition"]
+    )
+    hfel_keys = ["assignment.name", "assignment.exchanges"]
+    assert describe(labelled({"hfel": "Moves"}, "assignment.name=hfel"), hfel_keys) == "Moves, k = 300"
+    plain = labelled({}, "assignment.policy=paper_best")
+    assert one.identity == plain.identity
+
+
+def test_a_label_that_another_value_has_does_not_join_them() -> None:
+    runs = [labelled({"fedavg": "IKC"}, f"scheduling.name={name}") for name in ("ikc", "fedavg")]
+    assert label_each(runs, ["scheduling.name"]) == ["ikc", "fedavg"]
+
+
+def test_a_reference_has_its_label_whatever_folder_it_was_read_in(tmp_path) -> None:
+    (tmp_path / "own.py").write_text("from hflray import Scheduler\n\n\nclass Mine(Scheduler):\n    pass\n")
+    (tmp_path / "mine.yaml").write_text("labels: {own.py:Mine: Ours}\nexperiment: {scheduling: {name: own.py:Mine}}")
+    file = load_sweep(tmp_path / "mine.yaml")
+    one = labelled(file.labels, f"scheduling.name={file.experiment['scheduling']['name']}")
+    assert describe(one, ["scheduling.name"]) == "Ours"

@@ -406,3 +406,20 @@ def test_the_library_in_the_page_has_its_licence_and_is_the_version_that_the_rea
     assert "MIT License" in (vendor / "LICENSE").read_text(encoding="utf-8")
     patterns = tomllib.loads((vendor.parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert "vendor/*" in patterns["package-data"]["hflray.report"]
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_labels_of_ones_own_are_shown_as_they_are(tmp_path) -> None:
+    own = {"ikc": SCRIPT, "fedavg": IMAGE, "d3qn": "a & b"}
+    runs = [replace(fabricated.explorable(2, f"scheduling.name={name}"), labels=own) for name in ("ikc", "fedavg")]
+    path, _ = page.write(fabricated.sweep("mine", runs), tmp_path)
+    assert SCRIPT not in path.read_text()
+    with Page(1400, 1000) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK + "window.alert = () => { alerted = true; };")
+        browser.open(path.as_uri())
+        assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
+        legend = browser.evaluate("[...document.getElementById('legend').children].map(entry => entry.textContent)")
+        assert all(any(entry.endswith(label) for entry in legend) for label in (SCRIPT, IMAGE))
+        assert "assigned by a & b" in browser.evaluate("document.getElementById('why').textContent")
+        assert browser.evaluate("typeof alerted") == "undefined"
+        assert browser.evaluate("window.errors") == []

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from hflray import metrics
+from hflray.command.compare import main
 from hflray.support.terminal.output import WIDE
 from hflray.support.text import as_html, one_line
 from hflray.sweep import compare, load_sweep
@@ -23,7 +24,6 @@ from hflray.sweep.compare import (
     closing_table,
     comparison_lines,
     comparison_url,
-    main,
     open_charts,
     short_names,
 )
@@ -49,6 +49,16 @@ def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
 def test_small_totals_have_enough_digits_to_differ() -> None:
     text = render([Outcome(f"s{i}", 5, {metrics.TOTAL_OBJECTIVE: 0.09 + 0.002 * i}, ended=True) for i in range(2)])
     assert [line.split()[2] for line in text.splitlines() if line.strip().startswith("s")] == ["0.090", "0.092"]
+
+
+def test_the_caption_names_labels_and_the_trials_keep_their_names() -> None:
+    outcomes = [Outcome("H10-Mine-s0", 1, {metrics.ACCURACY: 0.5}, ended=True)]
+    labels = {"own.py:Mine@sha256:" + "0" * 64: "Ours [bold]", "ikc": "a\x1bb"}
+    console = Console(width=80, record=True, file=io.StringIO(), markup=False)
+    console.print(closing_table("title", outcomes, labels=labels))
+    text = console.export_text()
+    assert "H10-Mine-s0" in text
+    assert "Mine is Ours [bold]; ikc is a\\x1bb" in text
 
 
 @pytest.mark.parametrize("name", [*NAMES, *BREAKING])

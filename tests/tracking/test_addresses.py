@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from hflray import metrics
-from hflray.command import report
+from hflray.command import compare, report
 from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.report.runs import read_sweep
-from hflray.sweep import compare, load_sweep
+from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, addresses, default_uri, main, sync
 from hflray.tune import cli
@@ -315,7 +315,7 @@ def test_a_sweep_leaves_no_password_anywhere(tmp_path, monkeypatch) -> None:
             for words in (
                 ["-m", "hflray.tune", "secret.yaml", "--cpus", "1", "-v"],
                 ["-m", "hflray.report", "secret", "--export", "exports"],
-                ["-m", "hflray.sweep.compare", "secret"],
+                ["-m", "hflray.compare", "secret"],
             ):
                 outputs.append(
                     subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, timeout=300)

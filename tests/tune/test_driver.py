@@ -357,7 +357,7 @@ def test_trials_that_are_stopped_early_show_the_reason(tmp_path) -> None:
     # A sweep whose trials were stopped early is finished, so it cannot be resumed.
     assert call("--resume", "long", cwd=tmp_path).returncode == 2
     again = subprocess.run(
-        [sys.executable, "-m", "hflray.sweep.compare", "long"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "hflray.compare", "long"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert again.stdout.count("2 ⊣") == 2
 

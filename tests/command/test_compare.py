@@ -1,0 +1,104 @@
+"""hflray.command.compare: statistics of real exports on the terminal and as files, and mistakes in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from hflray import metrics
+from hflray.command import compare
+from hflray.command.cli import main
+from hflray.report.exports import export
+from tests.conftest import says
+from tests.report import fabricated
+
+EXPORT = "tests/data/results/benchmark_equal"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
+    """Run ``hflray compare``; return the exit code, the output, and the lines of errors."""
+    with pytest.raises(SystemExit) as end:
+        main(["compare", *words])
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err.splitlines()
+
+
+def test_statistics_of_an_export_are_a_table_a_csv_a_latex_table_and_a_figure(tmp_path, capsys) -> None:
+    code, out, err = call(capsys, EXPORT, "--against", "fedavg", "--metric", "joules", "-o", str(tmp_path / "new"))
+    assert (code, err) == (0, [])
+    assert says(
+        out, "IKC", "majority 100%", "Energy to the target accuracy", "10", "× 0.817", "[0.733, 0.912]", "p = 0.035"
+    )
+    assert says(
+        out, "Beside FedAvg, paired by seed; p of the exact signed-rank test, by Holm's method over 9 comparisons."
+    )
+    stem = tmp_path / "new" / "comparison"
+    assert [str(stem.with_suffix(end)) in out for end in (".csv", ".tex", ".png", ".svg")] == [True] * 4
+    table = pd.read_csv(stem.with_suffix(".csv"))
+    row = table[(table["case"] == "majority 100%") & (table["contestant"] == "IKC")].iloc[0]
+    assert (row["metric"], row["n"], row["scale"], row["reference"]) == ("energy_j_to_target", 10, "ratio", "FedAvg")
+    assert row["estimate"] == pytest.approx(0.817, abs=5e-4)
+    assert row["p_holm"] == pytest.approx(9 * row["p"])
+    assert stem.with_suffix(".tex").read_text().count(r"\\") == 10
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    ElementTree.parse(stem.with_suffix(".svg"))
+
+
+def test_two_exports_are_pooled_by_seed(tmp_path, capsys) -> None:
+    for name, seeds in (("first", (0, 1, 2)), ("second", (2, 3, 4, 5))):
+        runs = [fabricated.run({metrics.ACCURACY: [value + seed / 100]}, f"scheduling.name={scheduler}", f"seed={seed}")
+                for scheduler, value in (("ikc", 0.8), ("fedavg", 0.7)) for seed in seeds]  # fmt: skip
+        export(fabricated.sweep(name, runs), tmp_path / name)
+    places = [str(tmp_path / name) for name in ("first.zip", "second.zip")]
+    code, out, err = call(capsys, *places, "--metric", "accuracy")
+    assert (code, err) == (0, [])
+    assert says(out, "FedAvg", "Test accuracy", "6", "-10.00 points", "p = 0.031")
+    assert "note: left out: 2 of 14 runs, whose trials newer runs repeat" in out
+
+
+def test_labels_reach_the_terminal_without_their_control_characters(tmp_path, capsys) -> None:
+    own = {"ikc": "a\x1b[31mb", "fedavg": "[bold]x[/]"}
+    runs = [replace(fabricated.run({metrics.ACCURACY: [0.5]}, f"scheduling.name={name}"), labels=own) for name in own]
+    export(fabricated.sweep("mine", runs), tmp_path / "mine")
+    code, out, _ = call(capsys, str(tmp_path / "mine"), "--against", "ikc")
+    assert code == 0
+    assert "\x1b" not in out
+    assert says(out, "[bold]x[/]", "Beside a\\x1b[31mb,")
+    code, _, err = call(capsys, str(tmp_path / "mine"), "--against", "vkc")
+    assert (code, len(err)) == (2, 1)
+    assert "\x1b" not in err[0]
+
+
+@pytest.mark.parametrize(
+    "words, facts",
+    [
+        ((EXPORT, "--against", "ikk"), ("--against: got ikk", "did you mean 'ikc'?", "IKC; FedAvg; Oort; UCB")),
+        ((EXPORT, "--metric", "jouls"), ("--metric: got jouls", "did you mean 'joules'?", "logged: reached")),
+        ((EXPORT, EXPORT, "--open", "--against", "ikc"), ("--open: got it with statistics",)),
+        ((EXPORT, "tests/data/results/table2_clustering.zip"), ("compare: got several tasks", "is of task clustering")),
+        (("nowhere", EXPORT), ("nowhere: no such sweep in",)),
+        ((), ("SWEEP",)),
+    ],
+)
+def test_a_mistake_is_one_line(words, facts, capsys, tmp_path) -> None:
+    code, _, err = call(capsys, *words, "--results", str(tmp_path))
+    assert code == 2
+    assert says(err[-1], "error: ", *facts)
+
+
+def test_notes_that_are_many_are_counted(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(compare, "NOTES", 1)
+    code, out, _ = call(capsys, "tests/data/results/rules_all", "--against", "sgd", "--metric", "accuracy")
+    assert code == 0
+    assert says(out, "mtgc", "note: rules_all: ", "note: 19 further notes")
+
+
+def test_one_sweep_alone_is_its_closing_table(tmp_path, capsys, monkeypatch) -> None:
+    shown: list[tuple[str, Path]] = []
+    monkeypatch.setattr(compare, "show", lambda name, results, *_: shown.append((name, results)))
+    assert call(capsys, "mine", "--results", str(tmp_path)) == (0, "", [])
+    assert shown == [("mine", tmp_path)]
