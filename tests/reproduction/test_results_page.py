@@ -30,7 +30,7 @@ def test_the_page_has_a_section_for_every_exhibit_run_or_not(sweep, tmp_path) ->
     text = results_page.render(results_page.read_all(tmp_path), CONFIGS, "here")
     sections = text.split("\n## ")
     assert [part.partition(":")[0] for part in sections[1:3]] == ["Figure 3", "Figure 4"]
-    assert "0 of 60 runs and 4 with other settings, 4 of them ended (2 rounds); seeds 0, 1" in sections[1]
+    assert "0 of 90 runs and 4 with other settings, 4 of them ended (2 rounds); seeds 0, 1" in sections[1]
     assert "`data.name=digits`" in sections[1]  # the section names the difference from the shipped configuration
     assert "| 0 of 10 seeds |" in sections[1]
     assert "Not run yet." in sections[2]
@@ -51,11 +51,11 @@ def test_the_section_counts_the_runs_under_way_and_their_rounds(sweep) -> None:
     runs = [accuracy(30, "ikc", [0.1] * 60, 0), accuracy(30, "ikc", [0.1] * 7, 1, status="RUNNING"),
             accuracy(30, "vkc", [0.1] * 12, 0, status="RUNNING")]  # fmt: skip
     text = section_of(sweep, runs)
-    assert says(text, "3 of 60 runs", "1 of them ended", "60 rounds", "2 not", "7 to 12 rounds", "seeds 0, 1")
+    assert says(text, "3 of 90 runs", "1 of them ended", "60 rounds", "2 not", "7 to 12 rounds", "seeds 0, 1")
     again = accuracy(30, "ikc", [0.1] * 60, 0, settings={"training.learning_rate": 0.5})
-    assert says(section_of(sweep, [*runs, again]), "3 of 60 runs and 1 with other settings", "2 of them ended")
+    assert says(section_of(sweep, [*runs, again]), "3 of 90 runs and 1 with other settings", "2 of them ended")
     text = section_of(sweep, [*runs, accuracy(30, "ikc", [0.1] * 60, 9)])
-    assert says(text, "3 of 60 runs and 1 with other seeds", "2 of them ended")
+    assert says(text, "3 of 90 runs and 1 with other seeds", "2 of them ended")
     assert "`seed=9`" not in text
 
 
