@@ -285,8 +285,11 @@ def _passes(run: Run, endpoint: Endpoint) -> bool:
 
 
 def passage(run: Run, level: float, over: int) -> int | None:
-    """Return the first round in which the mean accuracy of the last `over` rounds is at least `level`, or None."""
-    smooth = _smooth(run.series(run.main_metric), over)
+    """Return the first round in which the mean accuracy of the last `over` rounds is at least `level`, or None.
+
+    The accuracy is that of the validation part where the run has one.
+    """
+    smooth = _smooth(run.judged(run.main_metric), over)
     hits = smooth.index[smooth >= level]
     return int(hits[0]) if len(hits) else None
 
@@ -328,7 +331,7 @@ def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Eff
 
 
 def _first(run: Run, rounds: int) -> pd.Series[float]:
-    values = run.series(run.main_metric)
+    values = run.judged(run.main_metric)
     return values[values.index <= rounds]
 
 
@@ -344,7 +347,10 @@ def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tup
     if endpoint.by == "mean":
         return float(values.mean()), True
     smooth = _smooth(values, endpoint.over)
-    return float(smooth.max() if endpoint.by == "best" else smooth.iloc[-1]), True
+    if endpoint.by == "last":
+        return float(smooth.iloc[-1]), True
+    judged = run.judged(endpoint.metric)  # the best round is chosen on the validation part where there is one
+    return float(smooth.loc[_smooth(judged[judged.index <= rounds], endpoint.over).idxmax()]), True
 
 
 def _drawn(runs: Sequence[Run], endpoint: Endpoint, level: float, rounds: int) -> float:

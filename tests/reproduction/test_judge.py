@@ -236,6 +236,15 @@ def test_a_common_level_is_the_highest_that_all_compared_runs_pass(tmp_path) -> 
     assert "(2 and 4)" in one(shown, runs)["ours [95 %]"]  # rounds to 0.7
 
 
+def test_a_validation_part_passes_targets_and_chooses_the_best_round(tmp_path) -> None:
+    columns = {metrics.ACCURACY: [0.9, 0.5, 0.6], metrics.VALIDATION_ACCURACY: [0.1, 0.8, 0.7]}
+    runs = [run(columns, f"seed={seed}", "scheduling.name=ikc") for seed in (0, 1)]
+    assert judge.passage(runs[0], 0.75, 1) == 2
+    claims = "[{text: a, compare: [[IKC]], to: 55, endpoint: {by: best, over: 1}, scale: points, expect: less}]"
+    row = one(exhibit(tmp_path, claims, "{seeds: 2, rounds: 3}"), runs)
+    assert row["ours [95 %]"].startswith("50.00 points")
+
+
 def test_a_change_is_a_difference_of_differences(tmp_path) -> None:
     claims = f'[{{text: "{{case}}", compare: [[IKC, VKC]], change: [[H = 30, H = 10]], {MEAN}, expect: less}}]'
     ten, thirty = "scheduling.num_scheduled=10", "scheduling.num_scheduled=30"
