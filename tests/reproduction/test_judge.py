@@ -313,9 +313,11 @@ def test_a_claim_that_no_plan_can_test_says_why(tmp_path) -> None:
 
 def test_five_seeds_rarely_see_a_smaller_spread() -> None:
     """The note on spreads in tune_configs/claims.yaml has the power of the F test, two-sided at 5 %."""
-    power = [f.cdf(f.ppf(0.025, 4, 4) / ratio**2, 4, 4) for ratio in (0.75, 0.5)]
     note = next(claim.not_tested for claim in paper("zhang").exhibits["fig3"].claims if claim.not_tested)
-    assert f"{power[0]:.2f} to {power[1]:.2f}" in note
+    for seeds in (5, 10):
+        df = seeds - 1
+        power = [f.cdf(f.ppf(0.025, df, df) / ratio**2, df, df) for ratio in (0.75, 0.5)]
+        assert f"{power[0]:.2f} to {power[1]:.2f}" in note
 
 
 def test_a_borrowed_run_ends_where_it_passes_the_target() -> None:
