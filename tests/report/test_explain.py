@@ -11,7 +11,7 @@ from rich.console import Console
 from hflray import metrics
 from hflray.config import load_config
 from hflray.report.detail import Replay, allocation_texts
-from hflray.report.explain import explain, inside, ordinal
+from hflray.report.explain import explain, inside, ordinal, sentences
 from tests.conftest import says
 from tests.report import fabricated
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
@@ -77,3 +77,12 @@ def test_the_parts_inside_the_round_are_named_with_their_bits_and_the_cost_of_pr
     assert says(trained, "fedprox", "mean", "edges", "fedadam", "cloud")
     assert says(sent, "114.0 kbit", "sign", "3,600.0 kbit", "none")
     assert says(spent, "ε = 7.12", "δ = 0.0001")
+
+
+def test_what_decides_is_named_beside_the_accuracy() -> None:
+    run = fabricated.explorable(2, "scheduling.num_scheduled=10")
+    replay = Replay(run)
+    assert says(sentences(run, replay.round(1), replay.names)[1], "accuracy", "class balance")
+    assert "validation" not in sentences(run, replay.round(1), replay.names)[1]
+    run.rounds[metrics.VALIDATION_ACCURACY] = [0.25, 0.5]
+    assert says(sentences(run, replay.round(2), replay.names)[1], "accuracy", "validation part", "decides, 50.0%")

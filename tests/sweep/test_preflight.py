@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -34,6 +35,22 @@ def test_each_data_set_is_loaded_once_and_described() -> None:
     assert re.fullmatch(r"[0-9a-f]{36}", described["digest"])
     assert set(checked.resolved) == {trial.name for trial in trials}
     assert checked.resolved[trials[0].name].training.kernel == "eager"
+
+
+def test_a_validation_part_is_described_and_takes_no_more_memory() -> None:
+    (trial,) = expand(file := load_sweep(None, [*SMALL, "data.validation=200"]))
+    checked = check_trials([trial], "experiment")
+    described = checked.described(trial.config)
+    assert described is not None
+    profile = json.loads(described["profile"])
+    assert (profile["train"], profile["validation"], profile["test"]) == (1238, 200, 359)
+    (plain,) = expand(load_sweep(None, [*SMALL]))
+    without = check_trials([plain], "experiment")
+    texts = [estimate(file, [each], of, cpus=1) for each, of in ((trial, checked), (plain, without))]
+    one, other = (text.partition(" and ")[2].partition(":")[0] for text in texts)
+    assert one == other != ""  # the gigabytes
+    with pytest.raises(DataError, match=r"data\.validation: got 1,430 for digits"):
+        check_trials(expand(load_sweep(None, [*SMALL, "data.validation=1430"])), "experiment")
 
 
 def test_mistakes_that_only_the_data_reveal_are_raised_before_anything_starts() -> None:

@@ -20,7 +20,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from hflray import metrics
 from hflray.sweep import PopulationConfig, SweepFile, Trial, load_sweep
-from hflray.sweep.tasks.base import Job
+from hflray.sweep.tasks.base import Job, Result
 from hflray.sweep.tasks.experiment import ExperimentTask
 from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
@@ -490,6 +490,12 @@ def test_a_trial_reports_its_score_at_exchanges_only() -> None:
     scores = [score(result, settings) for result in ExperimentTask().run(job)]
     assert [list(entry) for entry in scores] == [[], [SCORE], [], []]
     assert 0 < scores[1][SCORE] < 1
+
+
+def test_the_score_is_the_value_of_the_validation_part_where_there_is_one() -> None:
+    result = Result(step=2, metrics={"accuracy": 0.9, "validation_accuracy": 0.4}, last=False)
+    assert score(result, PopulationConfig(every=2)) == {SCORE: 0.4}
+    assert score(result, PopulationConfig(every=2, metric="total/energy_j"))[SCORE] != 0.4
 
 
 def test_tune_pickles_nothing_of_a_population(tmp_path) -> None:
