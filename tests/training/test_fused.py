@@ -64,7 +64,7 @@ def moved(name: str, shape: tuple[int, int, int], options: dict, kernels: list[s
     y = torch.from_numpy(rng.integers(0, 10, 70))
     start = to_vector(build(problem))
     for kernel_name in kernels:
-        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, 66, precision)
+        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, precision)
         kernel.load(start)
         kernel.hold(x, y)
         torch.manual_seed(3)  # of dropout
@@ -126,7 +126,7 @@ def error_of_bf16(name: str, options: dict, shape: tuple[int, int, int]) -> floa
     """Return how far a step of `fused_bf16` is from one of rounded layers, relative to the step."""
     problem, rng = Problem(shape, 10, model=ModelSpec.of(name, options)), np.random.default_rng(1)
     x, y = torch.from_numpy(rng.standard_normal((9, *shape), dtype=np.float32)), torch.arange(9)
-    kernel = build_kernel("fused_bf16", build(problem), problem, 0.05, 9, "bf16")
+    kernel = build_kernel("fused_bf16", build(problem), problem, 0.05, "bf16")
     start = init_vector(build(problem), rng) if name == "paper_cnn" else to_vector(build(problem))
     kernel.load(start)
     kernel.hold(x, y)
@@ -155,7 +155,7 @@ def test_a_step_in_bf16_is_that_of_rounded_layers(name: str, options: dict, shap
 
 def test_a_number_that_is_none_stays_so_in_bf16() -> None:
     problem = Problem((1, 16, 16), 10)
-    kernel = build_kernel("fused_bf16", build_model("hfl", (1, 16, 16), 10), problem, 0.05, 1, "bf16")
+    kernel = build_kernel("fused_bf16", build_model("hfl", (1, 16, 16), 10), problem, 0.05, "bf16")
     vector = to_vector(build_model("hfl", (1, 16, 16), 10))
     vector.view(np.uint32)[:] = 0x7FFFFFFF  # rounding that carries would make it zero
     kernel.load(vector)
@@ -165,7 +165,7 @@ def test_a_number_that_is_none_stays_so_in_bf16() -> None:
 def test_nothing_is_dropped_in_an_evaluation() -> None:
     problem, rng = Problem((1, 16, 16), 10, model=ModelSpec("lenet")), np.random.default_rng(1)
     x = torch.from_numpy(rng.standard_normal((7, 1, 16, 16), dtype=np.float32))
-    kernel = build_kernel("fused", build(problem), problem, 0.05, 7, "float32")
+    kernel = build_kernel("fused", build(problem), problem, 0.05, "float32")
     kernel.load(to_vector(build(problem)))
     kernel.hold(x, torch.arange(7))
     kernel.step(np.arange(7))

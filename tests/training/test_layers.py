@@ -146,7 +146,7 @@ def test_the_kernel_makes_the_steps_of_the_plain_one(problem, plain, precision, 
     batches = [rng.permutation(48)[:size] for size in (16, 16, 5, 1)]
     ends, scores = {}, {}
     for name, each in ((plain, "float32"), ("layers", precision)):
-        kernel = build_kernel(name, build(problem), problem, 0.05, 16, each)
+        kernel = build_kernel(name, build(problem), problem, 0.05, each)
         kernel.load(start)
         kernel.hold(x, y)
         for batch in batches:
