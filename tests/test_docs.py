@@ -305,9 +305,8 @@ def test_every_command_is_valid(command: str, monkeypatch, tmp_path) -> None:
     program, subcommand, *words = command.split()
     assert (program, subcommand) == ("hflray", "tune")
     arguments = [str(ROOT / word) if word.startswith("tune_configs/") else word for word in words]
-    data = (
-        [] if "--smoke" in arguments or not any("fashion" in a for a in arguments) else ["--set", "data.name=synthetic"]
-    )
+    here = ["--set", "data.name=synthetic", "--set", "data.split=stratified"]
+    data = [] if "--smoke" in arguments or not any("fashion" in a for a in arguments) else here
     monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments, *data, "--dry-run"])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:

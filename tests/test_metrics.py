@@ -281,3 +281,14 @@ def test_a_metric_of_the_users_own_has_a_heading_of_its_own(name: str) -> None:
     assert row.heading not in {"seeds", "rounds", "trial", *others}
     assert row.name == name
     assert row.short == row.heading == (name if name == "accuracy_of_mine" else f"{name} (own)")
+
+
+def test_the_validation_part_decides_where_it_is_logged():
+    assert [metrics.on_validation(name) for name in ("accuracy", "r2", "test_loss", "f1")] == [
+        "validation_accuracy", "validation_r2", "validation_loss", "validation_f1",
+    ]  # fmt: skip
+    assert metrics.deciding("accuracy", {"accuracy": 0.5}) == 0.5
+    assert metrics.deciding("accuracy", {"accuracy": 0.5, "validation_accuracy": 0.4}) == 0.4
+    assert metrics.deciding("round/delay_s", {"round/delay_s": 2.0, "validation_accuracy": 0.4}) == 2.0
+    assert metrics.deciding("r2", {"accuracy": 0.5}) is None
+    assert not metrics.may_be_own("validation_loss")

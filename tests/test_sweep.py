@@ -444,3 +444,27 @@ def test_a_configuration_in_python_has_the_paths_of_its_file(tmp_path, monkeypat
 def test_the_folder_of_data_sets_of_the_command_line_replaces_an_axis_of_it(tmp_path) -> None:
     file = with_data_root(load_sweep(None, ["sweep.data.root={grid: [a, b]}"]), tmp_path)
     assert (list(file.sweep), file.experiment["data"]["root"]) == ([], str(tmp_path))
+
+
+def test_a_bound_is_compared_with_the_validation_part_where_there_is_one(tmp_path):
+    tune = load_sweep(None, ["tune.stop={accuracy: 0.8, round/delay_s: 5}"]).tune
+    assert tune.bound({"accuracy": 0.8}) == "accuracy"
+    assert tune.bound({"accuracy": 0.8, "validation_accuracy": 0.7}) is None
+    assert tune.bound({"accuracy": 0.1, "validation_accuracy": 0.9, "round/delay_s": 5.0}) == "accuracy"
+    assert tune.bound({"r2": 1.0, "round/delay_s": 5.0}) == "round/delay_s"
+
+
+def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smoke_run_none(tmp_path):
+    words = ["data.split=official", "data.validation=2000", "sweep.data.name={grid: [fashion_mnist, cifar10]}"]
+    file = load_sweep(None, words)
+    assert [(t.config.data.name, t.config.data.split) for t in expand(file)] == [
+        ("fashion_mnist", "official"), ("cifar10", "official"),
+    ]  # fmt: skip
+    (trial,) = expand(smoke(file))
+    assert (trial.config.data.name, trial.config.data.split, trial.config.data.validation) == (
+        "synthetic",
+        "stratified",
+        100,
+    )
+    with pytest.raises(ConfigError, match="digits', which has one split only"):
+        expand(load_sweep(None, [*words[:2], "sweep.data.name={grid: [fashion_mnist, digits]}"]))

@@ -60,7 +60,7 @@ class DataConfig(Section):
         if self.split == "official" and self.name not in WITH_A_SPLIT:
             raise ValueError(
                 f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with "
-                f"it: stratified; remove split, or set name to {' or '.join(WITH_A_SPLIT)}"
+                f"it: stratified; set split to it, or name to {' or '.join(WITH_A_SPLIT)}"
             )
         return self
 

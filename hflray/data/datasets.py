@@ -285,7 +285,7 @@ def load_dataset(
     if split == "official" and name not in WITH_A_SPLIT:
         raise ConfigError(
             f"data.split: got official with data.name = {shorten(name)}, which has one split only; accepted with it: "
-            f"stratified; remove it, or take {' or '.join(WITH_A_SPLIT)}"
+            f"stratified; set it, or take {' or '.join(WITH_A_SPLIT)}"
         )
     if name.endswith(".npz"):
         if options:

@@ -379,8 +379,8 @@ def forest(result: Contest) -> Figure:
         if ratio:
             _log(axes.xaxis)
             low, high = axes.get_xlim()
-            if high < 5 * low:  # no two of the numbers 1, 2 and 5 may lie between
-                axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+            if high < 5 * low:  # as few as one of the numbers 1, 2 and 5 may lie between
+                axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         unit = " (points)" if rows[0].endpoint.scale == "points" else ""
         words = f"relative to {rows[0].reference}" if ratio else f"minus that of {rows[0].reference}{unit}"
         lines = (rows[0].endpoint.label, *textwrap.wrap(words, 34))

@@ -350,7 +350,8 @@ def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tup
     if endpoint.by == "last":
         return float(smooth.iloc[-1]), True
     judged = run.judged(endpoint.metric)  # the best round is chosen on the validation part where there is one
-    return float(smooth.loc[_smooth(judged[judged.index <= rounds], endpoint.over).idxmax()]), True
+    best = int(_smooth(judged[judged.index <= rounds], endpoint.over).to_numpy().argmax())
+    return float(smooth.iloc[best]), True
 
 
 def _drawn(runs: Sequence[Run], endpoint: Endpoint, level: float, rounds: int) -> float:

@@ -44,8 +44,8 @@ class Endpoint(_Part):
 
     Attributes:
         metric: a metric of the glossary.
-        by: its mean over the rounds, its best or its last value; of a study of fleets, each value (None). The best round
-            is that of the validation part where there is one.
+        by: its mean over the rounds, its best or its last value; of a study of fleets, each value (None). The best
+            round is that of the validation part where there is one.
         over: number of rounds in the moving mean whose best or last value counts, and by which a target is passed.
         until: the accuracy at whose first passage the metric is read, in place of `by`.
         common: whether a lower accuracy counts if not all compared runs pass `until`: the highest that all pass.

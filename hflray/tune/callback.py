@@ -292,7 +292,8 @@ def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
         return None
     name = file.tune.bound(outcome.values)
     if name is not None:
-        return f"{name} reached {file.tune.stop[name]:g} in round {outcome.round}"
+        judged = metrics.on_validation(name) if metrics.on_validation(name) in outcome.values else name
+        return f"{judged} reached {file.tune.stop[name]:g} in round {outcome.round}"
     if file.tune.early_stopping is not None:
         return f"{file.tune.early_stopping.name} after round {outcome.round}"
     return None

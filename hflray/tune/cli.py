@@ -261,6 +261,8 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     if path is None:
         return folder
     previous = SweepFolder.load(path)
+    if previous.file.labels != folder.file.labels:  # labels are no settings, and the new ones count
+        previous.file = previous.file.model_copy(update={"labels": folder.file.labels})
     same = previous.file == folder.file
     names, older = ([t.name for t in expand(folder.file, numbered=old)] for old in (False, not previous.started_ms))
     if (

@@ -20,11 +20,11 @@ EXPORT = "tests/data/results/benchmark_equal"
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
-    """Run ``hflray compare``; return the exit code, the output, and the lines of errors."""
+    """Run ``hflray compare``; return the exit code, the output with single spaces, and the lines of errors."""
     with pytest.raises(SystemExit) as end:
         main(["compare", *words])
     out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err.splitlines()
+    return int(end.value.code or 0), " ".join(out.split()), err.splitlines()
 
 
 def test_statistics_of_an_export_are_a_table_a_csv_a_latex_table_and_a_figure(tmp_path, capsys) -> None:

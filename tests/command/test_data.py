@@ -134,3 +134,13 @@ def test_the_list_is_whole_at_any_width(width: int, tmp_path, capsys, monkeypatc
     assert "…" not in out
     assert "nothere;hflraydatagetcifar10" in squeezed
     assert "fashion_mnist" in out
+
+
+def test_the_splits_of_fashion_mnist_are_named(real_data, capsys) -> None:
+    listed = call(capsys, "list", "--root", str(real_data))[1]
+    assert "fashion_mnist.npz: stratified split" in listed
+    assert "in the stratified split; " in call(capsys, "get", "fashion_mnist", "--root", str(real_data))[1]
+    if (real_data / "fashion_mnist_official.npz").exists():
+        assert "fashion_mnist_official.npz: official split" in listed
+        told = call(capsys, "get", "fashion_mnist", "--official", "--root", str(real_data))[1]
+        assert "in the official split; " in told

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hflray.config import load_config
 from hflray.data import load_dataset
 from hflray.data.partition import label_counts
 from hflray.errors import DataError
@@ -213,3 +214,45 @@ def test_the_classes_of_a_regression_with_groups_are_its_deciles(tmp_path: Path)
 def test_a_partition_sees_every_column_that_it_asks_for(tmp_path: Path) -> None:
     scenario = grouped(tmp_path, "ByColumns")
     assert np.array_equal(np.asarray(scenario.class_counts)[:, [0, 2]], np.zeros((12, 2)))
+
+
+@pytest.mark.parametrize("partition", ["majority", "dirichlet", "iid", "shards", "edge_dirichlet", "resampled"])
+def test_no_device_has_a_sample_of_the_validation_part(partition) -> None:
+    config = small_config("data.validation=200", f"data.partition={partition}", "data.samples_per_device=[20, 30]")
+    scenario = Scenario.build(config)
+    held = np.concatenate(list(scenario.parts))
+    assert len(scenario.validation) == 200
+    assert not set(held.tolist()) & set(scenario.validation.tolist())
+    counts = np.stack([np.bincount(scenario.dataset.labels[part], minlength=10) for part in scenario.parts])
+    assert np.array_equal(np.asarray(scenario.class_counts), counts)
+    data = scenario.device_data()
+    assert data.evaluated("validation") == 200
+    assert scenario.device_data(np.zeros((1438, 1, 10, 10), np.float32)).evaluated("validation") == 0
+
+
+def test_the_sizes_are_those_without_a_validation_part() -> None:
+    """The same streams are drawn from, so that runs with and without it have the same fleet."""
+    sizes = [
+        Scenario.build(small_config(f"data.validation={count}", "data.samples_per_device=[20, 30]")).fleet.samples
+        for count in (0, 200)
+    ]
+    assert np.array_equal(*sizes)
+
+
+def test_an_owner_keeps_what_is_not_in_the_validation_part(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n % 5},{n % 3},{'abc'[n % 3]}" for n in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,label,site", *rows]))
+    config = load_config(None, [
+        "data={name: table, partition: owners, validation: 60, options: {file: t.csv, target: label, owner: site}}",
+        "fleet.num_devices=3", "fleet.num_edges=1", "scheduling.num_scheduled=2", "model.name=mlp",
+        "scheduling.num_clusters=2",
+    ])  # fmt: skip
+    scenario = Scenario.build(config)
+    owner = scenario.dataset.owner
+    assert owner is not None
+    assert all(len(set(owner[part])) == 1 for part in scenario.parts)
+    held = np.concatenate(list(scenario.parts))
+    assert sorted([*held.tolist(), *scenario.validation.tolist()]) == list(range(len(owner)))
+    assert len(scenario.validation) == 60
+    assert scenario.fleet.samples.sum() == len(owner) - 60

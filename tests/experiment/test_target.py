@@ -12,7 +12,7 @@ from hflray import metrics, registry
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError, DivergedError
-from hflray.experiment import Experiment
+from hflray.experiment import Experiment, Scenario
 from hflray.experiment.target import OwnMetric, Target
 from hflray.models import build
 from hflray.models.vector import load_vector
@@ -289,3 +289,83 @@ def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own)
     experiment.hierarchy.evaluate = lambda model, keeps_outputs, part: diverged  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match="round 1: the test loss is nan"):
         experiment.run_round()
+
+
+def odd_test_labels() -> Dataset:
+    """Two classes apart in one feature; the labels of the test set are the other way round."""
+    x = np.random.default_rng(0).normal(0, 0.3, (400, 2))
+    y = np.arange(400) % 2
+    x[:, 0] += 2 * y
+    return Dataset.of(x[:300], y[:300], x[300:], 1 - y[300:])
+
+
+def validated(*overrides: str) -> Experiment:
+    config = small("model.name=logistic", "data.samples_per_device=[10, 15]", "data.validation=60", *overrides)
+    return Experiment(config, Scenario.build(config, dataset=odd_test_labels()))
+
+
+@pytest.mark.parametrize("target", ["target_accuracy=0.9", "target={metric: test_loss, value: 0.5}"])
+def test_a_target_is_judged_on_the_validation_part_and_the_test_set_is_reported(target) -> None:
+    experiment = validated("training.learning_rate=0.5", target)
+    records = list(experiment)
+    values = records[-1].metrics()
+    assert experiment.summary()[metrics.ROUNDS_TO_TARGET] == len(records) < 3
+    assert values["validation_accuracy"] > 0.9 > 0.1 > values["accuracy"] == records[-1].accuracy
+    assert values["validation_loss"] < 0.5 < values["test_loss"]
+    config = experiment.config.model_copy(update={"data": experiment.config.data.model_copy(update={"validation": 0})})
+    without = Experiment(config, Scenario.build(config, dataset=odd_test_labels()))
+    assert len(list(without)) == 3
+    assert not without.summary()
+
+
+def test_the_validation_part_has_the_scores_of_its_own_samples() -> None:
+    experiment = validated()
+    record, dataset, rows = experiment.run_round(), experiment.scenario.dataset, experiment.scenario.validation
+    network = build(experiment.problem, 0)
+    load_vector(network, experiment.global_model)
+    with torch.no_grad():
+        outputs = network(torch.from_numpy(dataset.x_train[rows]))
+    hits = outputs.argmax(1).numpy() == dataset.y_train[rows]
+    assert record.conditions["validation_accuracy"] == hits.mean()
+    loss = torch.nn.functional.cross_entropy(outputs, torch.from_numpy(dataset.y_train[rows]))
+    assert record.conditions["validation_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_metric_of_the_users_own_is_logged_for_both_parts(own) -> None:
+    experiment = validated("target={metric: own.py:macro_f1, value: 0.9}", "training.learning_rate=0.5")
+    values = list(experiment)[-1].metrics()
+    assert values["validation_macro_f1"] >= 0.9 > 0.1 > values["macro_f1"]
+    assert metrics.ROUNDS_TO_TARGET in experiment.summary()
+    assert [row.name for row in metrics.own_of(values)] == ["macro_f1"]  # tables report the test part
+
+
+def test_a_regression_has_r2_on_its_validation_part() -> None:
+    config = small("data.name=diabetes", "model.name=mlp", "data.validation=60", "target={metric: r2, value: -9}")
+    with Experiment(config) as experiment:
+        (record,) = experiment
+    assert {"validation_r2", "validation_loss"} <= set(record.metrics())
+    assert "validation_accuracy" not in record.metrics()
+
+
+def test_a_scheduler_that_looks_at_the_accuracy_sees_that_of_the_validation_part() -> None:
+    experiment = validated("training.learning_rate=0.5")
+    observed = []
+    scheduler = experiment.scheduler
+    scheduler.needs = frozenset({metrics.ACCURACY})  # type: ignore[misc]
+    scheduler.observe = observed.append  # type: ignore[method-assign]
+    record = experiment.run_round()
+    assert observed[0].accuracy == record.conditions["validation_accuracy"] != record.accuracy
+
+
+def test_a_run_with_a_validation_part_goes_on_with_the_same_bits() -> None:
+    whole, first, second = validated(), validated(), validated()
+    records = list(whole)
+    first.run_round()
+    second.load_state_dict(first.state_dict())
+    rest = list(second)
+    assert [record.model_hash for record in rest] == [record.model_hash for record in records[1:]]
+    for one, other in zip(rest, records[1:], strict=True):
+        assert one.conditions == other.conditions
+        assert (one.score, one.test_loss) == (other.score, other.test_loss)
+    with pytest.raises(ConfigError, match=r"data\.validation: the saved state was made with 60"):
+        validated("data.validation=50").load_state_dict(first.state_dict())

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from hflray.reproduction.evidence import select_alike
 
 from hflray import metrics
+from hflray.config import ExperimentConfig, validate
 from hflray.errors import ConfigError
+from hflray.report.exports import read_export
 from hflray.report.labels import describe
-from hflray.report.runs import Run, Sweep, assemble, read_sweep
+from hflray.report.runs import Run, Sweep, assemble, differing, read_sweep
 from hflray.tracking import History, Tables, Tracker, default_uri
 from hflray.tracking.addresses import named
 from tests.conftest import small_config
@@ -186,3 +190,43 @@ def test_a_run_of_the_former_scaffold_says_so(environment: dict[str, str], itera
     run = Run(History("a", "FINISHED", None, "", environment, {}, Tables(pd.DataFrame()), 0, 1), config)
     assert run.settings["training.rule.name"] == name
     assert dict(run.identity)["training.rule.name"] == repr(name)
+
+
+RESULTS = Path(__file__).parents[1] / "data" / "results"
+
+
+def test_runs_of_the_former_split_read_as_stratified_and_are_not_pooled_with_those_of_the_official_one() -> None:
+    """An export from before the settings existed has neither; a run of the official split is another trial."""
+    place = next((RESULTS / "fig3_fashion_scheduling").glob("*.zip"))
+    content = json.loads(zipfile.ZipFile(place).read("runs.json"))
+    data = [content["config"].get("data", {}), *(run["config"].get("data", {}) for run in content["runs"])]
+    assert not any({"split", "validation"} & set(section) for section in data)
+    former = read_export(place)
+    assert {run.settings["data.split"] for run in former.runs} == {"stratified"}
+    assert {run.settings["data.validation"] for run in former.runs} == {0}
+    run = former.runs[0]
+    tree = run.config.model_dump(mode="json")
+    tree["data"] |= {"split": "official", "validation": 2000}
+    newer = Run(run.history, validate(ExperimentConfig, tree))
+    assert newer.identity != run.identity
+    assert dict(newer.identity)["data.split"] == "'official'"
+    assert differing([run, newer]) == ["data.split", "data.validation"]
+    both = Sweep("s", "s", "experiment", "", [run, newer])
+    assert [len(runs) for runs in both.groups().values()] == [1, 1]
+    assert [name for name in both.groups() if "official split, validation 2000" in name]
+    assert len(select_alike([run, newer], ["scheduling.name"])[0]) == 1
+
+
+def test_a_target_is_judged_by_the_validation_part_of_a_run_that_has_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("def f1(outputs, targets):\n    return 1.0\n")
+    rounds = {"accuracy": [0.2, 0.9, 0.9], "total/objective": [1.0, 2.0, 3.0]}
+    assert fabricated.run(rounds).reached(0.8) == 2
+    run = fabricated.run(rounds | {"validation_accuracy": [0.1, 0.7, 0.8]}, "data.validation=10")
+    assert run.reached(0.8) == 3
+    assert run.main_metric == "accuracy"
+    assert run.last(run.main_metric) == 0.9
+    assert run.judged("accuracy").tolist() == [0.1, 0.7, 0.8]
+    own = {"f1": [0.9, 0.9], "accuracy": [0.1, 0.2], "validation_f1": [0.1, 0.95]}
+    run = fabricated.run(own, "target.metric=own.py:f1")
+    assert (run.main_metric, run.reached(0.9)) == ("f1", 2)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -444,3 +445,21 @@ def test_actors_average_statistics_to_the_bits_of_the_serial_backend(ray_session
         np.testing.assert_array_equal(hierarchy.train_round(1, start, DEVICES, EDGES), expected)
     finally:
         hierarchy.close()
+
+
+def test_actors_evaluate_the_validation_part_with_the_bits_of_the_serial_backend(ray_session, start) -> None:
+    data, job = make_data(SIZES, tests=2500), make_job()
+    rows = np.sort(np.random.default_rng(0).permutation(len(data.y))[: len(data.y) // 2])
+    data = replace(data, validation=rows)
+    serial = serial_rounds(job, data, 1)
+    expected = serial.evaluate(start, keeps_outputs=True, part="validation")
+    assert sum(map(len, expected.outputs)) == len(rows)
+    assert expected[:2] != serial.evaluate(start)[:2]
+    pool = actor_rounds(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    try:
+        again = pool.evaluate(start, keeps_outputs=True, part="validation")
+        assert again[:2] == expected[:2]
+        np.testing.assert_array_equal(np.concatenate(again.outputs), np.concatenate(expected.outputs))
+        assert pool.evaluate(start)[:2] == serial.evaluate(start)[:2]
+    finally:
+        pool.close()

@@ -18,11 +18,13 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from hflray import metrics
+from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models import to_vector
 from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import Checked
+from hflray.sweep.results import new_folder
 from hflray.tracking import Journal, default_uri
 from hflray.training.machine import available_cpus
 from hflray.tune import cli
@@ -430,3 +432,13 @@ def test_a_process_imports_only_the_libraries_that_it_needs(module: str, allowed
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     ).stdout
     assert set(eval(output)) <= set(allowed)
+
+
+def test_other_labels_are_no_other_settings(tmp_path) -> None:
+    for labels in ("{}", "{ikc: Ours}"):
+        file = load_sweep(None, ["name=mine", f"labels={labels}", "max_rounds=2"])
+        folder = new_folder(tmp_path, file, "sqlite:///x.db", "tests")
+        if labels == "{}":
+            folder.save()
+    with pytest.raises(ConfigError, match="name: a sweep 'mine' is unfinished"):
+        cli._check_unfinished(folder, tmp_path)

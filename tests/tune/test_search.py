@@ -18,7 +18,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
-from hflray.tune.search import RESULT, WORST, Drawn, Halving, Search, drawn
+from hflray.tune.search import RESULT, WORST, Drawn, Halving, Search, drawn, figure, worst
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
 
@@ -289,3 +289,34 @@ def toy(params: dict[str, Any], rounds: int) -> None:
     """The function of a trial, which goes on after its last round."""
     for index in range(params[TRIAL][LAST] + 1, rounds + 1):
         tune.report({"round": index, "metrics": {"test_loss": 1 / index}, RESULT: 1 / index})
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "test_loss", "objective_to_target"])
+def test_a_search_gets_the_value_of_the_validation_part_where_there_is_one(metric) -> None:
+    file = load_sweep(None, ["sweep.training.learning_rate={uniform: [0.1, 1]}", f"tune.search={{metric: {metric}}}"])
+    assert file.tune.search is not None
+    assert figure(file.tune.search, {metric: 0.4}) == 0.4
+    on_validation = {"accuracy": "validation_accuracy", "test_loss": "validation_loss"}.get(metric, metric)
+    assert figure(file.tune.search, {metric: 0.4, on_validation: 0.7}) == 0.7
+    assert figure(file.tune.search, {}) == worst("min")
+
+
+def test_halving_compares_the_validation_parts(journal) -> None:
+    """By the test losses it would stop the other trial, also with what a journal has of the first."""
+    lines = {"t0": (0.1, 0.9), "t1": (0.9, 0.1)}
+    for filled in (False, True):
+        if filled:
+            values = {"test_loss": lines["t0"][0], "validation_loss": lines["t0"][1]}
+            journal.write("t0", {"round": 1, "time": 1, "metrics": values})
+        scheduler = Halving(halved(), 4, journal)
+        trials = [SimpleNamespace(config=parameters(name, {})) for name in lines]
+        for trial in trials:
+            scheduler.on_trial_add(None, trial)
+        made = []
+        for trial, (test, validation) in list(zip(trials, lines.values(), strict=True))[filled:]:
+            result = {"round": 1, "metrics/test_loss": test, "metrics/validation_loss": validation}
+            made.append(scheduler.on_trial_result(None, trial, result))
+        assert made[-1] == TrialScheduler.CONTINUE
+        result = {"round": 2, "metrics/test_loss": 0.0, "metrics/validation_loss": 0.95}
+        scheduler.on_trial_result(None, trials[1], result | {"metrics/validation_loss": 0.05})
+        assert scheduler.on_trial_result(None, trials[0], result) == TrialScheduler.STOP
