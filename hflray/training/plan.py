@@ -110,9 +110,9 @@ class PoolSize(NamedTuple):
 def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int, gpus: float = 0.0) -> PoolSize:
     """Return the size of the pool.
 
-    There is one actor per GPU or per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says otherwise, and
-    never more actors than scheduled devices. If there are more actors than CPUs, each reserves a part of a CPU;
-    otherwise some would never start.
+    There is one actor per GPU or per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says
+    otherwise, and never more actors than scheduled devices. If there are more actors than CPUs, each reserves a part of
+    a CPU; otherwise some would never start.
 
     Args:
         config: the training section.

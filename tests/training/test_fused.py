@@ -14,7 +14,7 @@ from hflray.errors import HflrayError
 from hflray.models import build, build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import native as support
-from hflray.training import native
+from hflray.training.c_code import library
 from hflray.training.fused import FusedKernel, fused_library
 from hflray.training.kernels import build_kernel, suitable
 from tests.training.test_kernels import reference
@@ -88,7 +88,7 @@ def test_other_networks_make_the_steps_of_plain_torch(name: str, options: dict, 
 
 def needs_bf16() -> None:
     """Skip a test where a CPU has no bf16."""
-    if not native.library("fused").fused_has_bf16():
+    if not library("fused").fused_has_bf16():
         pytest.skip("this CPU has no AVX512-BF16")
 
 
@@ -191,7 +191,7 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
         pytest.skip("this CPU has no AVX-512")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(support, "OPTIONS", (f"-march={width}", *(o for o in support.OPTIONS if "march" not in o)))
-    native.library.cache_clear()
+    library.cache_clear()
     try:
         # 66 = 8 · 8 + 2 images are no whole number of tiles, and 3 are fewer than one.
         for shape in SHAPES:
@@ -201,7 +201,7 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
             assert np.linalg.norm(fused - plain) < 1e-4 * np.linalg.norm(plain)
             assert error_of_bf16(name, {}, (1, 19, 18)) < 2e-3
     finally:
-        native.library.cache_clear()
+        library.cache_clear()
 
 
 @pytest.mark.parametrize("bf16", [False, True])

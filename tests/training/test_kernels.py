@@ -69,7 +69,7 @@ def test_a_kernel_keeps_no_state_of_the_previous_device(name: str) -> None:
     needs_compiler(name)
     rng = np.random.default_rng(1)
     start = init_vector(build_model("hfl", (1, 16, 16), 3), rng)
-    kernel = build_kernel(name, build_model("hfl", (1, 16), 3), Problem((1, 16, 16), 3), 0.1, 8, "float32")
+    kernel = build_kernel(name, build_model("hfl", (1, 16, 16), 3), Problem((1, 16, 16), 3), 0.1, "float32")
 
     def fit(seed: int) -> np.ndarray:
         device_rng = np.random.default_rng(seed)
