@@ -248,7 +248,7 @@ def test_a_newcomers_model_and_data_set_are_short_and_learn(own) -> None:
     assert len([line for line in data.splitlines() if line.strip()]) <= 8
     trials = expand(load_sweep(own))
     assert [trial.name.partition("-H")[0] for trial in trials] == ["load", "load"]
-    serial = trials[0].config.training.model_copy(update={"backend": "serial", "autotune": False})
+    serial = trials[0].config.training.model_copy(update={"backend": "serial"})
     with Experiment(trials[0].config.model_copy(update={"training": serial})) as experiment:
         assert experiment.scenario.dataset.name == "own.py:load"
         *before, last = experiment
@@ -263,7 +263,7 @@ def test_every_setting_that_takes_a_reference_is_in_the_pages_table() -> None:
 
 @pytest.mark.timeout(1200)  # the limit for a busy machine
 def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> None:
-    done = call(str(own), "--set", "training.autotune=false", cwd=own.parent)
+    done = call(str(own), cwd=own.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     client = MlflowClient(default_uri(own.parent / "hflray_results"))
     runs = client.search_runs([str(client.get_experiment_by_name("hflray").experiment_id)])

@@ -11,8 +11,7 @@ from hflray.errors import ConfigError
 
 # Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
 MAY_CHANGE = ("max_rounds", "target_accuracy", "target", "tracking", "checkpoint", "data.root", "training.backend",
-              "training.num_actors", "training.devices_per_actor", "training.autotune",
-              "training.cuda_graph")  # fmt: skip
+              "training.num_actors", "training.devices_per_actor", "training.cuda_graph")  # fmt: skip
 
 
 def changed_settings(

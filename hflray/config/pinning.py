@@ -9,6 +9,7 @@ registry.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from hflray.config.reference import section_of
 from hflray.errors import ConfigError
 from hflray.support import inputs, policies, references
 from hflray.support.text import holds_secret, one_line, shorten, shown_address
+
+log = logging.getLogger(__name__)
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
@@ -137,7 +140,7 @@ def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
     """Return a configuration, or a sweep file, that hflray is said to have written into a folder, checkpoint or policy.
 
     Every such tree goes through here, because it may be a stranger's: nothing that it names is looked up. An older
-    hflray stored passwords in addresses, which are left out.
+    hflray stored passwords in addresses, which are left out, and settings that are gone (`_without_gone`).
 
     Args:
         model: `ExperimentConfig`, one of its sections, or the model of a sweep file.
@@ -152,7 +155,31 @@ def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
         raise ConfigError(f"{source}: holds no settings; give what hflray has written, or begin anew from a sweep file")
     refuse_unpinned(tree, source, sweep)
     change = _changed_sweep if sweep else partial(_changed, key="")
-    return validate(model, change(tree, change=_without_secrets))
+    tree = change(tree, change=_without_secrets)
+    if sweep:
+        parts = {name: tree[name] for name in ("experiment", "sweep") if isinstance(tree.get(name), dict)}
+        return validate(model, tree | {name: _without_gone(part) for name, part in parts.items()})
+    return validate(model, _without_gone(tree))
+
+
+# Kernels that are gone, and the nearest ones, with which a run that was begun with them goes on.
+NEAREST = {"native": "fused", "compiled": "channels_last"}
+
+
+def _without_gone(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return settings, or the axes of a sweep, of an older hflray without what is gone; see `NEAREST`.
+
+    ``training.autotune`` is gone because nothing is measured any more.
+    """
+    tree = {key: value for key, value in tree.items() if key != "training.autotune"}
+    training = tree.get("training")
+    if isinstance(training, dict):
+        tree["training"] = {key: value for key, value in training.items() if key != "autotune"}
+        kernel = training.get("kernel")
+        if isinstance(kernel, str) and kernel in NEAREST:
+            log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
+            tree["training"]["kernel"] = NEAREST[kernel]
+    return tree
 
 
 def _without_secrets(key: str, name: str) -> str:

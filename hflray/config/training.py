@@ -129,17 +129,16 @@ class TrainingConfig(Section):
         description="arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: "
         "products with ten bits of mantissa, on GPUs only",
     )
-    kernel: Literal[
-        "auto", "eager", "channels_last", "compiled", "native", "fused", "fused_bf16", "layers", "batched"
-    ] = Field(
+    kernel: Literal["auto", "eager", "channels_last", "fused", "fused_bf16", "layers", "batched"] = Field(
         "auto",
-        description="how a gradient step is computed; it changes low bits, so all backends share it. auto: the one "
-        "measured fastest on this machine, but for rounds of fewer than 100,000 sample passes fused (channels_last "
-        "without a C compiler). fused: a whole step of the paper's network (and of mlp, mlp_200_200, logistic, "
+        description="how a gradient step is computed; it changes low bits, so all backends share it. auto: fused or "
+        "fused_bf16 for the networks that it knows, layers for gru and resnet8 and in rounds of 100,000 sample passes "
+        "for every network with such layers, else channels_last for images and eager. fused: a whole step of the "
+        "paper's network (and of mlp, mlp_200_200, logistic, "
         "cnn_6_16, cnn_20_50 and lenet) in C code on one thread, compiled on first use; it needs a C compiler, and "
         "AVX512-BF16 for bf16, in which it computes the convolutions' forward passes only. fused_bf16: the same, with "
-        "all products in bf16; a CPU without AVX512-BF16 multiplies rounded float32 numbers. native: C code where "
-        "torch is slow, and torch. layers: torch, but GRUs and group normalisation in C code, compiled on first use. "
+        "all products in bf16; a CPU without AVX512-BF16 multiplies rounded float32 numbers. "
+        "layers: torch, but GRUs and group normalisation in C code, compiled on first use. "
         "batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
@@ -150,11 +149,6 @@ class TrainingConfig(Section):
         description="on GPUs: replay a step as one CUDA graph instead of launching its kernels one by one, with the "
         "same bits; null: whichever is faster when timed at the start",
     )
-    autotune: bool = Field(
-        True,
-        description="measure kernel: auto, threads: null and num_actors: null; false: fused (channels_last without a "
-        "C compiler), 1 thread and an actor per CPU",
-    )
     backend: Literal["ray", "serial"] = Field("ray", description="ray: device and edge actors; serial: this process")
     devices_per_actor: int | None = Field(
         None, ge=1, le=10_000_000, description="simulated devices hosted by an actor; it determines num_actors"
@@ -163,13 +157,13 @@ class TrainingConfig(Section):
         None,
         ge=1,
         le=10_000,
-        description="device actors; null: as many as measurably speed up the trial on its CPUs or GPUs",
+        description="device actors; null: one for each CPU of the trial, or for each of its GPUs",
     )
     threads: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="torch threads of each actor; they change low bits, so all backends share them; null: measured",
+        description="torch threads of each actor; they change low bits, so all backends share them; null: 1",
     )
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ LEFT_OUT = ": left out: "  # separates a run's name from the reason why the swee
 EXECUTION_KEYS = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "target", "training.backend",
     "training.kernel", "training.threads", "training.device", "training.num_actors", "training.devices_per_actor",
-    "training.autotune", "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps",
+    "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps",
     "learning.cache", "agent.env_steps",
 )  # fmt: skip
 SEED = "seed"

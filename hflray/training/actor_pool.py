@@ -11,7 +11,6 @@ of the same shape. Starting actors that import torch takes longer than a short t
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from typing import Any
@@ -21,7 +20,6 @@ from hflray.support.live_metrics import RESTARTS
 from hflray.support.provenance import release
 from hflray.training.job import LocalJob
 from hflray.training.method import Spec
-from hflray.training.processes import Load, useful_gpu_processes
 
 log = logging.getLogger(__name__)
 
@@ -232,20 +230,3 @@ def _adder_on(node: str) -> Any:
     from hflray.training.actors import EdgeActor
 
     return EdgeActor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
-
-
-@functools.cache
-def processes_per_gpu(load: Load, share: float = 1.0) -> int:
-    """Return `useful_gpu_processes`, measured on a node with a GPU by a task that reserves `share` of one.
-
-    Raises:
-        HflrayError: the measurement fails.
-    """
-    import ray
-    from ray.exceptions import RayTaskError
-
-    task = ray.remote(num_cpus=0, num_gpus=share, max_retries=0)(useful_gpu_processes)
-    try:
-        return int(ray.get(task.remote(load)))
-    except RayTaskError as error:
-        raise error.cause from None

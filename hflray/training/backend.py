@@ -1,4 +1,4 @@
-"""The training backend of an experiment: its kernel, threads, device and pool, measured where they are left open."""
+"""The training backend of an experiment: its kernel, threads, device and pool, chosen where they are left open."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.models.problem import Problem
-from hflray.training.actor_pool import processes_per_gpu
-from hflray.training.autotune import COMPILED, fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
+from hflray.training.kernel_choice import IN_C, fixed_kernel, settled
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
-from hflray.training.processes import gpu_load, useful_cpus
 from hflray.training.rules.own import OwnTraining
 from hflray.training.start import start_ray
 
-LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a measurement
+LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a choice
 
 
 class Backend:
-    """Settle the measured settings of an experiment, and start the processes that train.
+    """Settle the settings of an experiment that are left open, and start the processes that train.
 
     Args:
         config: the experiment's configuration.
@@ -35,7 +33,7 @@ class Backend:
         cpus: the number of CPUs that it may use; None: all CPUs that Ray knows.
         gpus: the number of GPUs that its actors may use, which may be a part of one; None: all GPUs that Ray knows, or
             that torch finds where Ray does not run.
-        settled: settings of ``training`` that have been measured elsewhere.
+        settled: settings of ``training`` that have been settled elsewhere.
         keep_actors: `close` leaves the actors to this process's next experiment.
 
     Attributes:
@@ -63,11 +61,11 @@ class Backend:
         """Settle ``training.kernel``, ``training.threads`` and ``training.device``; return `training` with them.
 
         Raises:
-            HflrayError: see `hflray.training.autotune.resolve`.
+            HflrayError: see `hflray.training.kernel_choice.settled`.
         """
         gpus = self.available_gpus()
         own = isinstance(self.method.parts().rule, OwnTraining)
-        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus, own)
+        self.training = settled(self.training, self._problem, self._passes_per_round(), gpus, own)
         return self.training
 
     def take_over(self, saved: TrainingConfig) -> TrainingConfig:
@@ -110,7 +108,7 @@ class Backend:
         assert training.threads is not None
         assert training.device != "auto"
         problem, kernel = problem or self._problem, training.kernel
-        if problem != self._problem and kernel in COMPILED:
+        if problem != self._problem and kernel in IN_C:
             kernel = fixed_kernel(
                 problem, training.precision
             )  # the kernel knows the experiment's network, and not every auxiliary one
@@ -156,17 +154,9 @@ class Backend:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def pool(self, cpus: int) -> PoolSize:
-        """Return the size of the pool on these CPUs, or on the available GPUs; it is measured if left open."""
-        training, scheduled = self.training, self._config.scheduling.num_scheduled
-        problem, passes = self._problem, self._passes_per_round()
-        measured = training.autotune and training.num_actors is None and training.devices_per_actor is None
-        if training.device == "cuda":
-            gpus = self.available_gpus() or 0.0
-            at_once = math.ceil(scheduled / max(1.0, gpus))
-            per_gpu = processes_per_gpu(gpu_load(training, problem, at_once), min(1.0, gpus)) if measured else 1
-            return pool_size(training, scheduled, cpus, gpus, per_gpu)
-        useful = useful_cpus(training, problem, passes, cpus) if measured else cpus
-        return pool_size(training, scheduled, useful)
+        """Return the size of the pool on these CPUs, or on the available GPUs."""
+        gpus = self.available_gpus() or 0.0 if self.training.device == "cuda" else 0.0
+        return pool_size(self.training, self._config.scheduling.num_scheduled, cpus, gpus)
 
     def _passes_per_round(self) -> int:
         """Return the sample passes of a round whose devices have the mean number of samples."""

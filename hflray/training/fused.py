@@ -21,7 +21,7 @@ from hflray.errors import HflrayError
 from hflray.models import HflCnn
 from hflray.models.cnn import Cnn
 from hflray.models.simple import Mlp
-from hflray.training.native import library, pointer
+from hflray.training.c_code import library, pointer
 
 LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
 CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each

@@ -1,7 +1,7 @@
 """The kernels that compute a gradient step: one interface, several implementations, the same mathematics.
 
-Which kernel is fastest depends on the machine, and `hflray.training.autotune` measures it. The choice changes low
-bits, so it is part of the job that all backends share.
+`hflray.training.kernel_choice` chooses one. The choice changes low bits, so it is part of the job that all backends
+share.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
 from hflray.models import MiniCnn, build, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
-from hflray.support.cache import own_compiled_code
 from hflray.training.fused import FusedKernel, is_fusible
 from hflray.training.layers import replace_layers, replaceable
-from hflray.training.native import NativeKernel
+from hflray.training.mini import MiniKernel
 
-KernelName = Literal[
-    "eager", "channels_last", "compiled", "native", "fused", "fused_bf16", "layers", "batched"
-]  # batched: hflray.training.batched
+KernelName = Literal["eager", "channels_last", "fused", "fused_bf16", "layers", "batched"]  # the last on GPUs
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
@@ -37,11 +34,10 @@ IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 
 
 def suitable(problem: Problem, precision: Precision = "float32") -> tuple[KernelName, ...]:
-    """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
+    """Return the kernels that may train a network on a CPU; the last one that can be built is chosen.
 
-    Without a measurement the last one is taken. `native` and `fused` know some networks with cross-entropy;
-    `fused_bf16` is for that precision; `channels_last` is a layout of images; `layers` fails to be built where a
-    network has no layer that it knows.
+    `fused` knows some networks with cross-entropy; `fused_bf16` is for that precision; `channels_last` is a layout of
+    images; `layers` fails to be built where a network has no layer that it knows.
     """
     name = problem.model.name
     names: list[KernelName] = ["eager"]
@@ -52,7 +48,7 @@ def suitable(problem: Problem, precision: Precision = "float32") -> tuple[Kernel
         names.insert(0, "layers")
     if problem.loss != "cross_entropy":
         return tuple(names)
-    names += ["native", "fused"] if is_papers(problem) else []
+    names += ["fused"] if is_papers(problem) else []
     # Only our own networks are built for this. One of the user's may be large or fail.
     fusible = (is_papers(problem) or problem.model.name in FUSIBLE) and is_fusible(build(problem))
     names += ["fused"] if fusible and "fused" not in names else []
@@ -89,7 +85,7 @@ class Kernel(Protocol):
 
 
 class ModuleKernel:
-    """A kernel that uses torch's autograd: eager, channels-last, compiled by Inductor, or with layers in C.
+    """A kernel that uses torch's autograd: eager, channels-last, or with layers in C.
 
     Raises:
         HflrayError: `layers` is set, and there is no C compiler, or no layer that the C code knows.
@@ -100,9 +96,7 @@ class ModuleKernel:
         module: torch.nn.Module,
         loss: Loss,
         learning_rate: float,
-        batch_size: int,
         channels_last: bool = False,
-        compiled: bool = False,
         bf16: bool = False,
         layers: bool = False,
     ) -> None:
@@ -121,12 +115,6 @@ class ModuleKernel:
             for part, tensor in zip(torch.split(self._flat, sizes), self._travelling, strict=True)
         ]
         self._loss, self._rate, self._bf16 = loss, learning_rate, bf16
-        # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
-        # length would need its own compilation.
-        self._compiled_length = batch_size if compiled else -1
-        if compiled:
-            own_compiled_code()
-        self._fast: Callable[[Tensor], Any] = torch.compile(module, dynamic=False) if compiled else module
 
     def load(self, vector: FloatVector) -> None:
         """See `Kernel.load`."""
@@ -151,9 +139,8 @@ class ModuleKernel:
         positions = torch.from_numpy(batch)
         if not self._module.training:
             self._module.train()
-        run = self._fast if len(batch) == self._compiled_length else self._module
         with self._precision():
-            scores = run(self._x[positions])
+            scores = self._module(self._x[positions])
         loss = self._loss(scores.float(), self._y[positions])
         parameters = self._parameters
         gradients: tuple[Tensor, ...] = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -210,18 +197,12 @@ def split_like(vectors: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 
 
 def build_kernel(
-    name: KernelName,
-    module: torch.nn.Module,
-    problem: Problem,
-    learning_rate: float,
-    batch_size: int,
-    precision: Precision,
+    name: KernelName, module: torch.nn.Module, problem: Problem, learning_rate: float, precision: Precision
 ) -> Kernel:
     """Return the kernel `name` around `module`. The kernel owns and changes the module."""
     bf16 = precision == "bf16"
-    if name in ("fused", "fused_bf16") and not isinstance(module, MiniCnn):
+    if name in ("fused", "fused_bf16"):
+        if isinstance(module, MiniCnn):
+            return MiniKernel(module, problem.input_shape, learning_rate)
         return FusedKernel(module, problem.input_shape, learning_rate, bf16, name == "fused_bf16")
-    if name in ("native", "fused"):  # the mini model is too small to gain by a step of its own
-        return NativeKernel(module, problem.input_shape, learning_rate, bf16)
-    loss, last = find_loss(problem.loss), name != "eager"
-    return ModuleKernel(module, loss, learning_rate, batch_size, last, name == "compiled", bf16, name == "layers")
+    return ModuleKernel(module, find_loss(problem.loss), learning_rate, name != "eager", bf16, name == "layers")

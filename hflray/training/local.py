@@ -76,7 +76,7 @@ class DeviceHost:
             self._batched = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
             self._batched.hold(data.x, data.y, self.samples.scale, self.samples.shift)
         else:
-            self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.batch_size, job.precision)
+            self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.precision)
 
     def train(
         self, task: EdgeTask, versions: Sequence[Version], memories: Mapping[int, Memory] | None = None

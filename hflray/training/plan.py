@@ -107,12 +107,12 @@ class PoolSize(NamedTuple):
     gpus: float = 0.0
 
 
-def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int, gpus: float = 0.0, per_gpu: int = 1) -> PoolSize:
+def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int, gpus: float = 0.0) -> PoolSize:
     """Return the size of the pool.
 
-    There is one actor per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says otherwise, and
-    never more actors than scheduled devices. If there are more actors than CPUs, each reserves a part of a CPU;
-    otherwise some would never start.
+    There is one actor per GPU or per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says
+    otherwise, and never more actors than scheduled devices. If there are more actors than CPUs, each reserves a part of
+    a CPU; otherwise some would never start.
 
     Args:
         config: the training section.
@@ -120,13 +120,12 @@ def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int, gpus: float
         cpus: CPUs available to the pool.
         gpus: GPUs available to the pool; a value below 1 is a part of one GPU. If it is above 0, GPUs instead of CPUs
             set the number of actors, and each actor uses one GPU or a part of it.
-        per_gpu: actors on a whole GPU, as measured by `hflray.training.processes`.
     """
     threads = config.threads or 1
     if config.devices_per_actor is not None:
         target = math.ceil(num_scheduled / config.devices_per_actor)
     else:
-        target = config.num_actors or max(1, int(per_gpu * gpus) if gpus else cpus // threads)
+        target = config.num_actors or max(1, int(gpus) if gpus else cpus // threads)
     actors = min(target, num_scheduled)
     cpus_each = float(threads) if actors * threads <= cpus else _rounded_down(cpus / actors)
     # Every whole GPU is shared by the same number of actors: 3 actors with 2/3 each would not fit on 2 cards.

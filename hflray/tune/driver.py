@@ -105,9 +105,6 @@ def _run(
         check_nodes(None if folder.storage else folder.path.parent)
     check_resources(file.tune.cpus_per_trial, cpus)
     placement = Placement(file, trials, checked)
-    if placement.to_measure:
-        with progress.phase("measuring the GPU"):
-            placement.measure()
     with _stored(folder, progress, resume) as storage:
         journal = Journal(folder.path) if storage is None else Journal(folder.path, storage.send, storage.held)
         if resume:

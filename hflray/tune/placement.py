@@ -2,25 +2,20 @@
 
 A trial's device actors reserve the resources in the trial's placement group. The trial itself and its edges reserve
 nothing, so that trials queue for CPUs and GPUs instead of waiting for each other for ever. A trial that reserves half a
-GPU shares the card with another trial. Several actors of a trial share a GPU if that was measured to be faster.
+GPU shares the card with another trial. Several actors of a trial share a GPU if `training.num_actors` says so.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.experiment.scenario import data_key
-from hflray.models.problem import Problem
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.preflight import Checked
 from hflray.sweep.tasks import find_task
-from hflray.training.actor_pool import processes_per_gpu
 from hflray.training.plan import pool_size
-from hflray.training.processes import Load, gpu_load
 from hflray.tune.launch import NAME, TRIAL, VALUES
 from hflray.tune.nodes import check_gpus
 
@@ -44,9 +39,6 @@ class Placement:
         self._file = file
         self._there = float(ray.cluster_resources().get("GPU", 0.0))  # the cluster's GPUs; pickled under this name
         self._devices = {name: config.training.device for name, config in checked.resolved.items()}
-        self._problems = {key: Problem.posed_by(data) for key, data in checked.datasets.items()}
-        self._measured: dict[Load, int] = {}
-        self._default = 1
         gpu_trials = [trial for trial in trials if self._gpus(trial.config, trial.name)]
         if gpu_trials:
             check_gpus(self._gpus(gpu_trials[0].config, gpu_trials[0].name), self._there)
@@ -55,24 +47,13 @@ class Placement:
                 f"tune.gpus_per_trial: got {file.tune.gpus_per_trial:g}, but no trial trains on a GPU; set "
                 "training.device to cuda, or leave tune.gpus_per_trial out"
             )
-        loads = {self._load(trial.config, trial.name) for trial in gpu_trials}
-        self.to_measure = sorted((load for load in loads if load is not None), key=repr)
-
-    def measure(self) -> None:
-        """Measure how many actors to put on a GPU. This must happen before the first trial, while the GPUs are free."""
-        share = min(1.0, self._file.tune.gpus_per_trial or 1.0)
-        self._measured = {load: processes_per_gpu(load, share) for load in self.to_measure}
-        self._default = next(iter(self._measured.values()), 1)
 
     def bundles(self, config: ExperimentConfig, name: str = "") -> list[dict[str, float]]:
         """Return the bundles of a trial: the first for the trial itself, then one for each device actor."""
         cpus, gpus = self._file.tune.cpus_per_trial, self._gpus(config, name)
         if config.training.backend == "serial" or not self._trains_devices:
             return [{"CPU": cpus} | ({"GPU": min(1.0, gpus)} if gpus else {})]
-        # A search may draw a load that was not measured, and then no GPU is free for a measurement.
-        load = self._load(config, name)
-        per_gpu = self._measured.get(load, self._default) if load is not None else 1
-        pool = pool_size(config.training, config.scheduling.num_scheduled, cpus, gpus, per_gpu)
+        pool = pool_size(config.training, config.scheduling.num_scheduled, cpus, gpus)
         bundle = {"CPU": pool.cpus} | ({"GPU": pool.gpus} if gpus else {})
         return [{"CPU": 0.0}, *[bundle] * pool.actors]
 
@@ -93,15 +74,3 @@ class Placement:
         if not self._trains_devices or device == "cpu" or (device == "auto" and not self._there):
             return 0.0
         return self._file.tune.gpus_per_trial or 1.0
-
-    def _load(self, config: ExperimentConfig, name: str) -> Load | None:
-        """Return the load to be measured for a trial, or None if there is nothing to measure."""
-        training, gpus = config.training, self._gpus(config, name)
-        fixed_size = training.num_actors is not None or training.devices_per_actor is not None
-        if not gpus or fixed_size or not training.autotune or training.backend == "serial":
-            return None
-        problem = self._problems.get(data_key(config))
-        if problem is None:
-            return None
-        at_once = math.ceil(config.scheduling.num_scheduled / max(1.0, gpus))
-        return gpu_load(training, problem.configured(config), at_once)

@@ -69,7 +69,7 @@ def actors(rounds: int, quick: bool) -> Table:
         settings += ["training.local_iterations=1", "fleet.num_devices=10", "scheduling.num_scheduled=5"]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         work, _ = make_work(Path(folder), 4 if quick else 20, None)
-        loops = contestants(work, cpus, "native", ["bare1", "bare2"])
+        loops = contestants(work, cpus, "fused", ["bare1", "bare2"])
         for loop in loops:
             stack.callback(loop.stop)
             loop.start()

@@ -28,7 +28,7 @@ from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.rounds import task_of
 
-KERNELS = ("fused", "native", "channels_last", "eager", "compiled", "batched")
+KERNELS = ("fused", "channels_last", "eager", "batched")
 SHAPE, CLASSES, EDGE_ITERATIONS = (1, 28, 28), 10, 5
 PROBLEM = Problem(SHAPE, CLASSES)
 

@@ -22,8 +22,8 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
-from hflray.training.autotune import sample_kernel
 from hflray.training.kernels import Kernel, KernelName, Precision, suitable
+from tests.benchmarks._kernels import sample_kernel
 from tests.benchmarks._report import Table, arguments, publish
 from tests.benchmarks.training import BATCH, PROBLEMS
 

@@ -125,7 +125,7 @@ def contestant(**note: object) -> training.Contestant:
     return result
 
 
-@pytest.mark.parametrize("note", [{"kernel": "eager"}, {"kernel": "native"}, {"threads": 2}])
+@pytest.mark.parametrize("note", [{"kernel": "eager"}, {"kernel": "fused"}, {"threads": 2}])
 def test_a_row_that_trains_with_another_kernel_or_threads_ends_the_comparison(note: dict[str, object]) -> None:
     contestant().check()
     with pytest.raises(AssertionError, match="actors-eager is to train with the kernel peers and 1 threads"):
@@ -218,12 +218,12 @@ def test_an_environment_of_other_versions_is_made_again(tmp_path: Path, monkeypa
 
 def test_the_rows_have_their_workers_threads_and_kernels(tmp_path: Path) -> None:
     names = ["bare1", "bare2", "serial", "actors-eager", "actors", "actors-bf16"]
-    result = {c.name.split()[0]: c for c in training.contestants(tmp_path / "work.npz", (0, 1), "native", names)}
+    result = {c.name.split()[0]: c for c in training.contestants(tmp_path / "work.npz", (0, 1), "fused", names)}
     assert list(result) == names
     assert [result[name].workers for name in names] == [1, 2, 1, 2, 2, 2]
     assert all(c.threads == 1 for c in result.values())
     assert result["actors-eager"].commands[0][-2:] == ["peers", "float32"]
-    assert result["actors"].commands[0][-2:] == ["native", "float32"]
+    assert result["actors"].commands[0][-2:] == ["fused", "float32"]
 
 
 def test_models_with_another_loss_end_the_comparison() -> None:
@@ -256,7 +256,7 @@ def test_ratios_are_hflrays_own_against_the_bare_loops() -> None:
         ("bare1 (a)", [4.0, 4.0]), ("bare2 (b)", [2.0, 2.0]), ("serial (c)", [2.0, 2.0]),
         ("actors (d)", [0.5, 1.0]), ("flower (e)", [2.0, 2.0]),
     ):  # fmt: skip
-        one = training.Contestant(name, [], kernel="native")
+        one = training.Contestant(name, [], kernel="fused")
         one.seconds, one.cpu_seconds = seconds, [1.0, 1.0]
         one.processes = [None, None]  # type: ignore[list-item]
         running.append(one)
@@ -275,7 +275,7 @@ def test_a_peer_without_an_environment_is_not_measured(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     missing: dict[str, str] = {}
     names = ["bare1", "flower", "pfl"]
-    result = training.contestants(tmp_path / "work.npz", (0, 1), "native", names, missing, make=False)
+    result = training.contestants(tmp_path / "work.npz", (0, 1), "fused", names, missing, make=False)
     assert [one.name for one in result] == ["bare1 (a)"]
     assert set(missing) == {"flower (e)", "pfl (f)"}
     assert missing["flower (e)"].startswith("no environment: there is none in ")

@@ -46,7 +46,7 @@ from hflray.config import TrainingConfig
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.cache import cache_folder
-from hflray.training.autotune import resolve
+from hflray.training.kernel_choice import settled
 from hflray.training.machine import available_cpus
 from hflray.training.steps import torch_threads
 from tests.benchmarks._report import Table, arguments, conditions, publish
@@ -519,7 +519,7 @@ def main() -> None:
     parser.add_argument("--one-core", action="store_true", help="only what trains in one process: bare1, serial")
     parser.add_argument("--installed-peers", action="store_true", help="make no environment that a peer lacks")
     parser.add_argument("--model", choices=list(PROBLEMS), default="paper_cnn", help="the network that is trained")
-    parser.add_argument("--kernel", help="of hflray; default: as autotuned here")
+    parser.add_argument("--kernel", help="of hflray; default: as hflray chooses")
     options = parser.parse_args()
     result = tables(
         repeats=options.repeats or (2 if options.quick else 5),
@@ -554,7 +554,7 @@ def tables(
     data = "characters of Python's documentation" if model == "gru" else SOURCES[model] if source else "noise"
     cpus = available_cpus()[:2]
     with conditions() as surroundings:
-        config = resolve(TrainingConfig(kernel=kernel or "auto"), PROBLEMS[model], 10**6)
+        config = settled(TrainingConfig(kernel=kernel or "auto"), PROBLEMS[model], 10**6)
         peak = matmul_peak(cpus[0])
     what = f"training: {devices} devices of {data}, {model}, kernel {config.kernel}"
     facts = {"matmul_flops": peak, "cpus": len(cpus), **surroundings.facts()}

@@ -16,9 +16,10 @@ from hflray.config import (
     references_in,
     refuse_unpinned,
     to_yaml,
+    validate_stored,
 )
 from hflray.errors import ConfigError
-from hflray.sweep import expand, load_sweep
+from hflray.sweep import SweepFile, expand, load_sweep
 
 MINE = "class Mine: pass\n"
 PINNED = f"mine.py:Mine@sha256:{hashlib.sha256(MINE.encode()).hexdigest()}"
@@ -118,3 +119,17 @@ def test_a_tree_of_hflrays_own_has_no_reference_without_a_hash():
             refuse_unpinned(tree, "config.yaml")
     with pytest.raises(ConfigError, match="without the hash"):
         refuse_unpinned({"sweep": {"scheduling.name": {"grid": ["a.py:B"]}}}, "sweep.json", sweep=True)
+
+
+def test_a_run_of_an_older_hflray_goes_on_without_what_is_gone(caplog) -> None:
+    """Nothing is measured any more, and two kernels are gone."""
+    tree = load_config(None, ["training.kernel=eager"]).model_dump(mode="json")
+    old = tree | {"training": tree["training"] | {"autotune": True, "kernel": "native"}}
+    assert validate_stored(ExperimentConfig, old, "state").training.kernel == "fused"
+    assert "training.kernel: 'native' is gone; going on with 'fused', the nearest" in caplog.text
+    old["training"]["kernel"] = "compiled"
+    assert validate_stored(ExperimentConfig, old, "state").training.kernel == "channels_last"
+    file = {"experiment": {"training": {"autotune": False}}, "sweep": {"training.autotune": {"grid": [True, False]}}}
+    swept = validate_stored(SweepFile, file, "sweep.json")
+    assert not swept.sweep
+    assert swept.experiment == {"training": {}}

@@ -27,7 +27,7 @@ SWEEP_FILES = {
 }
 
 CACHE_FILES = (
-    "policy", "fleets' `spec.json`", "fleets' `.npz`", "references on fleets", "measured kernels", "compiled kernel",
+    "policy", "fleets' `spec.json`", "fleets' `.npz`", "references on fleets", "compiled kernel",
 )  # fmt: skip
 
 

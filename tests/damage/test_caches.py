@@ -16,8 +16,7 @@ from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
 from hflray.rl.solved_fleets import prepare
 from hflray.support.native import compiler
-from hflray.training import native
-from hflray.training.autotune import remembered
+from hflray.training.c_code import library
 from tests.damage.cells import AGAIN, CACHE_FILES, DAMAGES, PAGE, STOPS, table
 from tests.damage.test_matrix import WITHOUT_PRIVILEGE
 from tests.rl.small import TINY, tiny_network
@@ -42,11 +41,11 @@ def use_policy(folder: Path) -> Any:
 def use_library(folder: Path) -> Any:
     if compiler() is None:
         pytest.skip("no C compiler")
-    native.library.cache_clear()
+    library.cache_clear()
     try:
-        return [native.library().relu_backward is not None]
+        return [library("mini").cross_entropy_backward is not None]
     finally:
-        native.library.cache_clear()
+        library.cache_clear()
 
 
 def use_fleets(folder: Path) -> Any:
@@ -60,11 +59,7 @@ CACHES = {
     "references on fleets": Cache(
         lambda folder: list(references(prepare(TINY, 2, folder / "fleets")).values()), "fleets/references.npz"
     ),
-    "measured kernels": Cache(
-        lambda folder: [np.array(list(remembered({"of": "test"}, lambda: {"eager/1": 2.5}).values()))],
-        "hflray/autotune/*.json",
-    ),
-    "compiled kernel": Cache(use_library, "hflray/native/*.so"),
+    "compiled kernel": Cache(use_library, "hflray/mini/*.so"),
 }
 
 

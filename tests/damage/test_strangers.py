@@ -138,7 +138,7 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
         "  fleet: {num_devices: 12, num_edges: 2}\n"
         "  scheduling: {num_scheduled: 4}\n"
         "  assignment: {name: geographic}\n"
-        "  training: {loss: 'own.py:loss', batch_size: 16, backend: serial, autotune: false}\n"
+        "  training: {loss: 'own.py:loss', batch_size: 16, backend: serial}\n"
         "sweep:\n"
         "  scheduling.name: {zip: ['own.py:Highest', fedavg]}\n"
         "  world.mobility.name: {zip: [static, 'own.py:Drift']}\n"

@@ -36,7 +36,7 @@ experiment:
   fleet: {num_devices: 12, num_edges: 3}
   scheduling: {name: fedavg, num_scheduled: 6}
   assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 64, num_actors: 2, autotune: false}
+  training: {local_iterations: 1, edge_iterations: 2, batch_size: 64, num_actors: 2}
   world:
     availability: {name: bernoulli, options: {probability: 0.8}}
     dropout: {rate_per_s: 0.01}

@@ -27,7 +27,6 @@ SMALL = (
     "training.batch_size=16",
     "training.kernel=channels_last",
     "training.threads=1",
-    "training.autotune=false",
     "training.backend=serial",
 )
 RAY = ("training.backend=ray", "training.num_actors=2")

@@ -117,7 +117,7 @@ experiment:
   fleet: {num_devices: 12, num_edges: 2}
   scheduling: {name: fedavg, num_scheduled: 4}
   assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2, autotune: false}
+  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2}
 tune: {cpus_per_trial: 2}
 """
 

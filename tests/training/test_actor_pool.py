@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import ray
 
-from hflray.errors import HflrayError
-from hflray.models.problem import Problem
-from hflray.training import actor_pool as pool_module
-from hflray.training.actor_pool import ActorPool, processes_per_gpu
+from hflray.training.actor_pool import ActorPool
 from hflray.training.method import Spec
-from hflray.training.processes import Load
 from tests.training.test_local import make_data, make_job
 
 MEAN = Spec("aggregator", "mean")
@@ -52,35 +47,6 @@ def test_a_pool_can_be_closed_twice(ray_session) -> None:
     pool.close()
     pool.close()
     assert (pool.devices, pool.edges) == ([], [])
-
-
-LOAD = Load("batched", Problem((1, 16, 16), 3), 4, "float32", "cpu", devices=3)
-
-
-@pytest.fixture
-def fresh_answers() -> None:
-    processes_per_gpu.cache_clear()
-
-
-def test_the_pool_of_a_gpu_is_measured_in_a_task_that_holds_it(ray_session, fresh_answers, monkeypatch) -> None:
-    """The measurement runs once per load, in a task that holds the GPU. The GPU of this test does not exist."""
-
-    def measure(load: Load) -> int:
-        return 100 * len(ray.get_gpu_ids()) + load.devices
-
-    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
-    assert processes_per_gpu(LOAD, 0.5) == 103
-    monkeypatch.setattr(pool_module, "useful_gpu_processes", None)
-    assert processes_per_gpu(LOAD, 0.5) == 103
-
-
-def test_an_error_of_the_measurement_keeps_its_type_and_message(ray_session, fresh_answers, monkeypatch) -> None:
-    def measure(load: Load) -> int:
-        raise HflrayError("training.num_actors: no memory")
-
-    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
-    with pytest.raises(HflrayError, match=r"^training.num_actors: no memory$"):
-        processes_per_gpu(LOAD)
 
 
 def test_actors_reserve_their_part_of_a_gpu(ray_session) -> None:

@@ -8,10 +8,9 @@ import pytest
 from hflray.experiment import Experiment
 from hflray.models.problem import Problem
 from hflray.training import actor_pool as pool_module
-from hflray.training import autotune
-from hflray.training import backend as module
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import SerialHierarchy
+from hflray.training.kernel_choice import fixed_kernel
 from tests.conftest import small_config
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -22,29 +21,23 @@ def make_backend(*overrides: str, **options: object) -> Backend:
     return Backend(small_config(*overrides), Problem(SHAPE, CLASSES), np.arange(1, 13), **options)  # type: ignore[arg-type]
 
 
-def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
+def test_rays_gpus_size_the_pool(ray_session) -> None:
     """Ray's GPU is fictitious (tests/conftest.py), so nothing is trained."""
-    measurements = []
-    monkeypatch.setattr(module, "processes_per_gpu", lambda *arguments: (measurements.append(arguments), 2)[1])
     on_gpu = ("training.backend=ray", "training.device=auto")
     experiment = Experiment(small_config(*on_gpu))
     assert (experiment.resolve().training.device, experiment.config.training.kernel) == ("cuda", "batched")
-    assert experiment.backend.pool(2) == (2, 1.0, 0.5)
-    ((load, share),) = measurements
-    assert (load.devices, share) == (6, 1.0)
-    assert Experiment(small_config(*on_gpu, "training.autotune=false")).backend.available_gpus() == 1.0
-    for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (4, 0.5, 0.5))):
+    assert experiment.backend.pool(2) == (1, 1.0, 1.0)
+    assert Experiment(small_config(*on_gpu)).backend.available_gpus() == 1.0
+    for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (2, 1.0, 1.0))):
         experiment = Experiment(small_config(*on_gpu), gpus=part)
         experiment.resolve()
         assert experiment.backend.pool(2) == pool
-    assert measurements[-1][0].devices == 3  # on each of the two GPUs
     alone = Experiment(small_config(*on_gpu), gpus=0.0)
     assert alone.resolve().training.device == "cpu"
-    assert len(measurements) == 3
 
 
 def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
-    assert make_backend().settle().kernel == autotune.fixed_kernel()
+    assert make_backend().settle().kernel == fixed_kernel()
     assert make_backend("training.kernel=eager").settle().kernel == "eager"
     elsewhere = make_backend(settled={"kernel": "eager", "threads": 2})
     assert (elsewhere.settle().kernel, elsewhere.settle().threads) == ("eager", 2)
@@ -86,7 +79,7 @@ def test_experiments_that_share_actors_have_the_bits_of_experiments_with_actors_
     ray_session, monkeypatch
 ) -> None:
     """Neither the data, the models nor the settings of one experiment stay in the actors for the next one."""
-    on_ray = ("max_rounds=2", "training.backend=ray", "training.num_actors=2", "training.autotune=false")
+    on_ray = ("max_rounds=2", "training.backend=ray", "training.num_actors=2")
     first = (*on_ray, "scheduling.name=ikc")
     second = (*first, "seed=1", "training.learning_rate=0.02", "data.partition=iid", "training.local_iteration=step")
     pools = []

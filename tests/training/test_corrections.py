@@ -22,7 +22,7 @@ from tests.training.test_local import SHAPE, make_data, make_job
 
 SIZES = (9, 7, 5, 4)
 DEVICES, EDGES = np.arange(4), np.array([1, 0, 1, 0])
-KERNELS = ["eager", "channels_last", "batched", *(["native", "fused"] if compiler() else [])]
+KERNELS = ["eager", "channels_last", "batched", *(["fused"] if compiler() else [])]
 
 
 class Norm(LocalRule):

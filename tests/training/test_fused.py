@@ -14,7 +14,7 @@ from hflray.errors import HflrayError
 from hflray.models import build, build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import native as support
-from hflray.training import native
+from hflray.training.c_code import library
 from hflray.training.fused import FusedKernel, fused_library
 from hflray.training.kernels import build_kernel, suitable
 from tests.training.test_kernels import reference
@@ -64,7 +64,7 @@ def moved(name: str, shape: tuple[int, int, int], options: dict, kernels: list[s
     y = torch.from_numpy(rng.integers(0, 10, 70))
     start = to_vector(build(problem))
     for kernel_name in kernels:
-        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, 66, precision)
+        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, precision)
         kernel.load(start)
         kernel.hold(x, y)
         torch.manual_seed(3)  # of dropout
@@ -88,7 +88,7 @@ def test_other_networks_make_the_steps_of_plain_torch(name: str, options: dict, 
 
 def needs_bf16() -> None:
     """Skip a test where a CPU has no bf16."""
-    if not native.library("fused").fused_has_bf16():
+    if not library("fused").fused_has_bf16():
         pytest.skip("this CPU has no AVX512-BF16")
 
 
@@ -126,7 +126,7 @@ def error_of_bf16(name: str, options: dict, shape: tuple[int, int, int]) -> floa
     """Return how far a step of `fused_bf16` is from one of rounded layers, relative to the step."""
     problem, rng = Problem(shape, 10, model=ModelSpec.of(name, options)), np.random.default_rng(1)
     x, y = torch.from_numpy(rng.standard_normal((9, *shape), dtype=np.float32)), torch.arange(9)
-    kernel = build_kernel("fused_bf16", build(problem), problem, 0.05, 9, "bf16")
+    kernel = build_kernel("fused_bf16", build(problem), problem, 0.05, "bf16")
     start = init_vector(build(problem), rng) if name == "paper_cnn" else to_vector(build(problem))
     kernel.load(start)
     kernel.hold(x, y)
@@ -155,7 +155,7 @@ def test_a_step_in_bf16_is_that_of_rounded_layers(name: str, options: dict, shap
 
 def test_a_number_that_is_none_stays_so_in_bf16() -> None:
     problem = Problem((1, 16, 16), 10)
-    kernel = build_kernel("fused_bf16", build_model("hfl", (1, 16, 16), 10), problem, 0.05, 1, "bf16")
+    kernel = build_kernel("fused_bf16", build_model("hfl", (1, 16, 16), 10), problem, 0.05, "bf16")
     vector = to_vector(build_model("hfl", (1, 16, 16), 10))
     vector.view(np.uint32)[:] = 0x7FFFFFFF  # rounding that carries would make it zero
     kernel.load(vector)
@@ -165,7 +165,7 @@ def test_a_number_that_is_none_stays_so_in_bf16() -> None:
 def test_nothing_is_dropped_in_an_evaluation() -> None:
     problem, rng = Problem((1, 16, 16), 10, model=ModelSpec("lenet")), np.random.default_rng(1)
     x = torch.from_numpy(rng.standard_normal((7, 1, 16, 16), dtype=np.float32))
-    kernel = build_kernel("fused", build(problem), problem, 0.05, 7, "float32")
+    kernel = build_kernel("fused", build(problem), problem, 0.05, "float32")
     kernel.load(to_vector(build(problem)))
     kernel.hold(x, torch.arange(7))
     kernel.step(np.arange(7))
@@ -191,7 +191,7 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
         pytest.skip("this CPU has no AVX-512")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(support, "OPTIONS", (f"-march={width}", *(o for o in support.OPTIONS if "march" not in o)))
-    native.library.cache_clear()
+    library.cache_clear()
     try:
         # 66 = 8 · 8 + 2 images are no whole number of tiles, and 3 are fewer than one.
         for shape in SHAPES:
@@ -201,7 +201,7 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
             assert np.linalg.norm(fused - plain) < 1e-4 * np.linalg.norm(plain)
             assert error_of_bf16(name, {}, (1, 19, 18)) < 2e-3
     finally:
-        native.library.cache_clear()
+        library.cache_clear()
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -1,4 +1,4 @@
-"""hflray.training.kernels and native: every kernel makes the steps of ordinary PyTorch."""
+"""hflray.training.kernels and the C code: every kernel makes the steps of ordinary PyTorch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from hflray.models import build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import Problem
 from hflray.support.native import compiler
+from hflray.training.c_code import library
 from hflray.training.kernels import build_kernel
-from hflray.training.native import library
 
-KERNELS = ["eager", "channels_last", "native", "fused"]
+KERNELS = ["eager", "channels_last", "fused"]
 SHAPES = [
     ("hfl", (1, 28, 28)),  # Fashion-MNIST
     ("hfl", (3, 32, 32)),  # CIFAR-10
@@ -22,7 +22,7 @@ SHAPES = [
 
 
 def needs_compiler(name: str) -> None:
-    if name in ("native", "fused") and compiler() is None:
+    if name == "fused" and compiler() is None:
         pytest.skip("no C compiler")
 
 
@@ -49,7 +49,7 @@ def test_a_kernel_makes_the_steps_of_plain_torch(name: str, kind: str, shape: tu
     batches = [rng.permutation(50)[:size] for size in (16, 16, 5, 1)]
     expected = reference(kind, shape, start, x, y, batches, 0.05)
 
-    kernel = build_kernel(name, build_model(kind, shape, 10), Problem(shape, 10), 0.05, 16, "float32")
+    kernel = build_kernel(name, build_model(kind, shape, 10), Problem(shape, 10), 0.05, "float32")
     kernel.load(start)
     np.testing.assert_array_equal(kernel.vector(), start)
     kernel.hold(x, y)
@@ -69,7 +69,7 @@ def test_a_kernel_keeps_no_state_of_the_previous_device(name: str) -> None:
     needs_compiler(name)
     rng = np.random.default_rng(1)
     start = init_vector(build_model("hfl", (1, 16, 16), 3), rng)
-    kernel = build_kernel(name, build_model("hfl", (1, 16, 16), 3), Problem((1, 16, 16), 3), 0.1, 8, "float32")
+    kernel = build_kernel(name, build_model("hfl", (1, 16, 16), 3), Problem((1, 16, 16), 3), 0.1, "float32")
 
     def fit(seed: int) -> np.ndarray:
         device_rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def test_a_vector_may_be_read_only_and_the_returned_vector_is_a_copy(name: str) 
     needs_compiler(name)
     start = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(1))
     start.flags.writeable = False
-    kernel = build_kernel(name, build_model("mini", (1, 10, 10), 3), Problem((1, 10, 10), 3), 0.1, 8, "float32")
+    kernel = build_kernel(name, build_model("mini", (1, 10, 10), 3), Problem((1, 10, 10), 3), 0.1, "float32")
     kernel.load(start)
     first = kernel.vector()
     first[:] = 0
@@ -111,31 +111,10 @@ def test_bf16_is_near_float32_and_not_the_same(name: str) -> None:
     y = torch.from_numpy(rng.integers(0, 10, 64))
     results = {}
     for precision in ("float32", "bf16"):
-        kernel = build_kernel(name, build_model("hfl", (1, 28, 28), 10), Problem((1, 28, 28), 10), 0.01, 64, precision)
+        kernel = build_kernel(name, build_model("hfl", (1, 28, 28), 10), Problem((1, 28, 28), 10), 0.01, precision)
         kernel.load(start)
         kernel.hold(x, y)
         kernel.step(np.arange(64))
         results[precision] = kernel.vector() - start
     error = np.linalg.norm(results["bf16"] - results["float32"]) / np.linalg.norm(results["float32"])
     assert 0 < error < 0.05
-
-
-@pytest.mark.slow
-def test_the_compiled_kernel_makes_the_same_steps() -> None:
-    """Compiling takes a minute or more. Whole batches run compiled, and the last batch of an epoch does not."""
-    if compiler() is None:
-        pytest.skip("no C compiler")
-    rng = np.random.default_rng(1)
-    start = init_vector(build_model("hfl", (1, 16, 16), 10), rng)
-    x = torch.from_numpy(rng.standard_normal((20, 1, 16, 16), dtype=np.float32))
-    y = torch.from_numpy(rng.integers(0, 10, 20))
-    batches = [np.arange(16), np.arange(16, 20)]
-    expected = reference("hfl", (1, 16, 16), start, x, y, batches, 0.05)
-    kernel = build_kernel(
-        "compiled", build_model("hfl", (1, 16, 16), 10), Problem((1, 16, 16), 10), 0.05, 16, "float32"
-    )
-    kernel.load(start)
-    kernel.hold(x, y)
-    for batch in batches:
-        kernel.step(batch)
-    assert np.linalg.norm(kernel.vector() - expected) / np.linalg.norm(expected - start) < 1e-4

@@ -13,9 +13,9 @@ from hflray.errors import HflrayError
 from hflray.models import build, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.native import compiler
+from hflray.training.c_code import library
 from hflray.training.kernels import build_kernel, suitable
 from hflray.training.layers import replace_layers, replaceable
-from hflray.training.native import library
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
@@ -146,7 +146,7 @@ def test_the_kernel_makes_the_steps_of_the_plain_one(problem, plain, precision, 
     batches = [rng.permutation(48)[:size] for size in (16, 16, 5, 1)]
     ends, scores = {}, {}
     for name, each in ((plain, "float32"), ("layers", precision)):
-        kernel = build_kernel(name, build(problem), problem, 0.05, 16, each)
+        kernel = build_kernel(name, build(problem), problem, 0.05, each)
         kernel.load(start)
         kernel.hold(x, y)
         for batch in batches:

@@ -149,10 +149,10 @@ def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "fused", "batched"])
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "fused", "batched"])
 def test_awkward_devices_are_trained(kernel, start) -> None:
     """The devices have one sample, fewer samples than a batch, and a last batch of one sample."""
-    if kernel in ("native", "fused") and compiler() is None:
+    if kernel == "fused" and compiler() is None:
         pytest.skip("no C compiler")
     data, job = make_data(sizes=(1, 3, 5)), make_job(kernel=kernel)
     for device in (0, 1, 2):
@@ -162,10 +162,10 @@ def test_awkward_devices_are_trained(kernel, start) -> None:
         np.testing.assert_allclose(model, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "fused", "batched"])
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "fused", "batched"])
 @pytest.mark.parametrize("bad", ["images of another shape", "labels beyond the classes", "an empty device"])
 def test_an_error_in_training_names_its_place(kernel, bad, start) -> None:
-    if kernel in ("native", "fused") and compiler() is None:
+    if kernel == "fused" and compiler() is None:
         pytest.skip("no C compiler")
     data = make_data(sizes=(4, 0)) if bad == "an empty device" else make_data(sizes=(4, 4))
     if bad == "images of another shape":

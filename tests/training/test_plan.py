@@ -82,20 +82,17 @@ def test_pool_size() -> None:
 
 
 def test_a_pool_on_gpus() -> None:
-    def size(*overrides: str, gpus: float = 1.0, per_gpu: int = 1, scheduled: int = 30) -> tuple[int, float, float]:
+    def size(*overrides: str, gpus: float = 1.0, scheduled: int = 30) -> tuple[int, float, float]:
         config = load_config(None, ["training.device=cuda", *overrides]).training
-        return pool_size(config, scheduled, cpus=2, gpus=gpus, per_gpu=per_gpu)
+        return pool_size(config, scheduled, cpus=2, gpus=gpus)
 
     assert size() == (1, 1.0, 1.0)
-    assert size(per_gpu=4) == (4, 0.5, 0.25)
-    assert size(gpus=2, per_gpu=2) == (4, 0.5, 0.5)
+    assert size(gpus=2) == (2, 1.0, 1.0)
     assert size(gpus=0.5) == (1, 1.0, 0.5)  # another trial uses the other half
-    assert size(gpus=0.5, per_gpu=4) == (2, 1.0, 0.25)
-    assert size(gpus=0.25, per_gpu=2) == (1, 1.0, 0.25)
     assert size("training.num_actors=3") == (3, 0.6666, 0.3333)
     assert size("training.num_actors=3", gpus=2) == (3, 0.6666, 0.5)  # two on one card and one on the other
     assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1, 0.05)
-    assert size(scheduled=1, per_gpu=4) == (1, 1.0, 1.0)
+    assert size(scheduled=1) == (1, 1.0, 1.0)
 
 
 def test_actors_are_whole_numbers_and_need_no_gpu() -> None:
@@ -103,7 +100,7 @@ def test_actors_are_whole_numbers_and_need_no_gpu() -> None:
     assert one == (1, 2.0, 0.0)  # a third CPU is not enough for a second actor of two threads
     assert type(one.actors) is int
     assert PoolSize(2, 1.0).gpus == 0.0
-    # Without a measured number of actors, a GPU has one.
+    # A GPU has one actor.
     cuda = load_config(None, ["training.device=cuda"]).training
     assert pool_size(cuda, 30, 2, gpus=1.0) == (1, 1.0, 1.0)
     assert pool_size(cuda, 30, 2, gpus=2.0) == (2, 1.0, 1.0)

@@ -576,7 +576,7 @@ def test_a_sweep_with_files_of_the_users_own_is_killed_and_goes_on_with_their_te
     """The trials train with actors in processes of their own; the file is changed, and then gone, before the resume."""
     (tmp_path / "ideas").mkdir()
     (tmp_path / "ideas" / "own.py").write_text(OWN)
-    text = SWEEP.replace(", backend: serial", ", num_actors: 1, autotune: false").replace(
+    text = SWEEP.replace(", backend: serial", ", num_actors: 1").replace(
         "sweep:\n  scheduling.name: {grid: [ikc, fedavg]}",
         "  scheduling: {name: 'own.py:InTurn', num_scheduled: 4, options: {step: 2}}\n"
         "sweep:\n  assignment.name: {grid: ['own.py:First', 'own.py:Lazy', geographic]}",

@@ -16,13 +16,12 @@ from hflray.experiment.fleets import Fleets
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
-from hflray.tune import placement
 from hflray.tune.launch import parameters
 from hflray.tune.placement import Placement
 from hflray.tune.trial import trial_experiment
 from tests.training.test_local import make_data, make_job
 
-SMALL = ["data.name=digits", "fleet.num_devices=12", "scheduling.num_scheduled=6", "training.autotune=false"]
+SMALL = ["data.name=digits", "fleet.num_devices=12", "scheduling.num_scheduled=6"]
 HALF = ("training.device=cuda", "tune.gpus_per_trial=0.5", "training.num_actors=2")
 
 
@@ -34,10 +33,8 @@ def make_placement(*overrides: str) -> tuple[SweepFile, Placement, ExperimentCon
     return file, placements, trials[0].config
 
 
-def bundles(*overrides: str, per_gpu: int | None = None) -> list[dict[str, float]]:
+def bundles(*overrides: str) -> list[dict[str, float]]:
     _, placements, config = make_placement(*overrides)
-    if per_gpu is not None:
-        placements._default = per_gpu
     return placements.bundles(config)
 
 
@@ -55,22 +52,8 @@ def test_device_actors_of_a_trial_reserve_its_gpu(ray_session) -> None:
     assert bundles(cuda, "tune.gpus_per_trial=0.5", "training.backend=serial") == [{"CPU": 1, "GPU": 0.5}]
 
 
-def test_the_measured_number_of_actors_shares_a_gpu(ray_session, monkeypatch) -> None:
-    measured = []
-    monkeypatch.setattr(placement, "processes_per_gpu", lambda *load: (measured.append(load), 4)[1])
-    sweep = ("training.device=cuda", "training.autotune=true", "sweep.seed={grid: [1, 2]}")
-    _, placements, config = make_placement(*sweep)
-    assert len(placements.to_measure) == 1  # both trials have the same load
-    placements.measure()
-    ((load, share),) = measured
-    assert (load.devices, load.device, load.problem.input_shape, share) == (6, "cuda", (1, 28, 28), 1.0)
-    assert placements.bundles(config) == [{"CPU": 0}, *[{"CPU": 0.25, "GPU": 0.25}] * 4]
-    unmeasured = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 5})})
-    assert (
-        len(placements.bundles(unmeasured)) == 5
-    )  # a load that a search draws later is not measured beside running trials
-    _, placements, _ = make_placement(*sweep, "training.num_actors=2")
-    assert placements.to_measure == []
+def test_the_named_number_of_actors_shares_a_gpu(ray_session) -> None:
+    assert bundles("training.device=cuda", "training.num_actors=4") == [{"CPU": 0}, *[{"CPU": 0.25, "GPU": 0.25}] * 4]
 
 
 def test_more_gpus_than_the_cluster_has_are_an_error_before_the_first_trial(ray_session) -> None:

@@ -74,7 +74,7 @@ def test_auto_chooses_a_kernel_with_a_module() -> None:
     assert Experiment(small_config(OWN, "training.device=auto")).resolve().training.device == "cpu"
 
 
-@pytest.mark.parametrize("kernel", ["native", "compiled", "batched"])
+@pytest.mark.parametrize("kernel", ["fused", "layers", "batched"])
 def test_other_kernels_are_refused(kernel: str) -> None:
     message = rf"^training\.kernel: got '{kernel}' with a function of your own .*; accepted with it: auto, eager, chann"
     with pytest.raises(HflrayError, match=message):

@@ -1,7 +1,7 @@
-/* The passes of a small convolutional network that are slow in a general library: half the time of a local SGD step.
- * native.py builds them with the machine's C compiler. They use vector extensions of GCC and Clang, and no intrinsics.
+/* The passes of the mini model that are slow in a general library: half the time of a local SGD step.
+ * mini.py builds them with the machine's C compiler. They use vector extensions of GCC and Clang, and no intrinsics.
  *
- * Layout: images are (n, cin, h, w); features are channels-last, (n, h, w, c); the first layer has LANES output
+ * Layout: images are (n, cin, h, w); features are channels-last, (n, h, w, c); the convolution has LANES output
  * channels, which are the model's channels padded with zeros. `where` holds the index of the largest value in a 2×2
  * window, 0..3 row by row, or 4 if no value is positive. */
 #include <math.h>
@@ -112,76 +112,14 @@ INLINE void first_backward(const float *x, const int64_t *batch, const float *gr
     store(gbias, gb);
 }
 
-#define FIRST(K)                                                                                                       \
-    void first_forward_##K(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,   \
-                           int32_t *where, int n, int cin, int h, int w) {                                             \
-        first_forward(x, batch, weight, bias, out, where, n, cin, h, w, K);                                            \
-    }                                                                                                                  \
-    void first_backward_##K(const float *x, const int64_t *batch, const float *grad, const int32_t *where,             \
-                            float *gweight, float *gbias, int n, int cin, int h, int w) {                              \
-        first_backward(x, batch, grad, where, gweight, gbias, n, cin, h, w, K);                                        \
-    }
-FIRST(2)
-FIRST(5)
-
-/* Compute relu(max_pool2(x)) of features (n, h, w, c). The last vector of a pixel overlaps the previous one and repeats
- * some values, which is faster than up to 15 scalar operations. */
-void pool_forward(const float *restrict x, float *restrict out, int32_t *restrict where, int n, int h, int w, int c) {
-    for (int i = 0; i < n; i++)
-        for (int r = 0; r < h / 2; r++)
-            for (int s = 0; s < w / 2; s++) {
-                const float *p = x + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
-                const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
-                if (c >= LANES) {
-                    for (int next = 0; next < c; next += LANES) {
-                        const int j = next + LANES <= c ? next : c - LANES;
-                        pool_vectors(load(p + j), load(p + j + c), load(q + j), load(q + j + c), out + o + j, where + o + j);
-                    }
-                    continue;
-                }
-                for (int j = 0; j < c; j++) {
-                    float top = 0;
-                    int32_t won = 4;
-                    won = p[j] > top ? 0 : won; top = p[j] > top ? p[j] : top;
-                    won = p[j + c] > top ? 1 : won; top = p[j + c] > top ? p[j + c] : top;
-                    won = q[j] > top ? 2 : won; top = q[j] > top ? q[j] : top;
-                    won = q[j + c] > top ? 3 : won; top = q[j + c] > top ? q[j + c] : top;
-                    out[o + j] = top;
-                    where[o + j] = won;
-                }
-            }
+void first_forward_2(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,
+                     int32_t *where, int n, int cin, int h, int w) {
+    first_forward(x, batch, weight, bias, out, where, n, cin, h, w, 2);
 }
 
-/* Compute the gradient of pool_forward with respect to x. */
-void pool_backward(const float *restrict grad, const int32_t *restrict where, float *restrict gx, int n, int h, int w,
-                   int c) {
-    if (h % 2 || w % 2) memset(gx, 0, (size_t)n * h * w * c * sizeof(float)); /* an odd last row or column is in no window */
-    for (int i = 0; i < n; i++)
-        for (int r = 0; r < h / 2; r++)
-            for (int s = 0; s < w / 2; s++) {
-                float *p = gx + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
-                const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
-                if (c >= LANES) {
-                    for (int next = 0; next < c; next += LANES) {
-                        const int j = next + LANES <= c ? next : c - LANES;
-                        const vec g = load(grad + o + j);
-                        const ivec won = iload(where + o + j);
-                        store(p + j, keep(won == 0, g));
-                        store(p + j + c, keep(won == 1, g));
-                        store(q + j, keep(won == 2, g));
-                        store(q + j + c, keep(won == 3, g));
-                    }
-                    continue;
-                }
-                for (int j = 0; j < c; j++) {
-                    const float g = grad[o + j];
-                    const int32_t won = where[o + j];
-                    p[j] = won == 0 ? g : 0;
-                    p[j + c] = won == 1 ? g : 0;
-                    q[j] = won == 2 ? g : 0;
-                    q[j + c] = won == 3 ? g : 0;
-                }
-            }
+void first_backward_2(const float *x, const int64_t *batch, const float *grad, const int32_t *where, float *gweight,
+                      float *gbias, int n, int cin, int h, int w) {
+    first_backward(x, batch, grad, where, gweight, gbias, n, cin, h, w, 2);
 }
 
 /* Replace the logits (n, classes) by the gradient of the mean cross-entropy. */
@@ -194,9 +132,4 @@ void cross_entropy_backward(float *restrict logits, const int64_t *labels, const
         for (int j = 0; j < classes; j++) row[j] *= scale / total;
         row[labels[batch[i]]] -= scale;
     }
-}
-
-/* Set grad to 0 where the activation is 0. */
-void relu_backward(float *restrict grad, const float *restrict activation, int64_t count) {
-    for (int64_t i = 0; i < count; i++) grad[i] = activation[i] > 0 ? grad[i] : 0;
 }
