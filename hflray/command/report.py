@@ -149,7 +149,7 @@ def show(
     from hflray.report import figures, page, tables
     from hflray.report.exports import export, lacking
     from hflray.reproduction.command import print_verdicts
-    from hflray.reproduction.judge import verdicts
+    from hflray.reproduction.judge import drawn, verdicts
     from hflray.reproduction.protocol import exhibit, exhibit_of
     from hflray.support.terminal.output import new_console, waiting
     from hflray.support.text import as_file_stem
@@ -167,8 +167,8 @@ def show(
     paths: list[Path] = []
     with waiting(console, "drawing"):
         for shown in exhibits.values():
-            drawn = {stem: getattr(figures, name) for stem, name in shown.drawings.items()}
-            paths += _draw(runs, drawn, folder, missing)
+            draw = {stem: getattr(figures, name) for stem, name in shown.drawings.items()}
+            paths += _draw(drawn(shown, runs), draw, folder, missing)
         if not requested:
             main = runs.main_metric  # a metric of the user's own may be called as another figure is
             curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main

@@ -136,7 +136,7 @@ def _named(tree: Mapping[str, Any], sweep: bool, is_meant: Callable[[str, str], 
     return names
 
 
-def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
+def validate_stored(model: type[Model], tree: Any, source: object, goes_on: bool = False) -> Model:
     """Return a configuration, or a sweep file, that hflray is said to have written into a folder, checkpoint or policy.
 
     Every such tree goes through here, because it may be a stranger's: nothing that it names is looked up. An older
@@ -146,6 +146,7 @@ def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
         model: `ExperimentConfig`, one of its sections, or the model of a sweep file.
         tree: the settings, as they were read.
         source: the file or folder, for messages.
+        goes_on: whether a run goes on with these settings, so that a kernel that is gone is worth a warning.
 
     Raises:
         ConfigError: a reference has no hash, or a value is not accepted.
@@ -159,6 +160,9 @@ def validate_stored(model: type[Model], tree: Any, source: object) -> Model:
     if sweep:
         parts = {name: tree[name] for name in ("experiment", "sweep") if isinstance(tree.get(name), dict)}
         return validate(model, tree | {name: _without_gone(part) for name, part in parts.items()})
+    kernel = str((tree.get("training") or {}).get("kernel")) if goes_on else ""
+    if kernel in NEAREST:
+        log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
     return validate(model, _without_gone(tree))
 
 
@@ -177,7 +181,6 @@ def _without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         tree["training"] = {key: value for key, value in training.items() if key != "autotune"}
         kernel = training.get("kernel")
         if isinstance(kernel, str) and kernel in NEAREST:
-            log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
             tree["training"]["kernel"] = NEAREST[kernel]
     return tree
 

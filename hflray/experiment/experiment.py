@@ -437,7 +437,7 @@ class Experiment:
             raise ConfigError(f"{refused[0]}: cannot change between rounds; accepted: {', '.join(MUTABLE)}")
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
-        saved = validate_stored(ExperimentConfig, state["config"], "state")
+        saved = validate_stored(ExperimentConfig, state["config"], "state", goes_on=True)
         check_revision(self.backend.method, state.get("rule_revision", 1), saved.training.edge_iterations)
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
         changed = changed_settings(self.config, saved, may_change)

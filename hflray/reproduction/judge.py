@@ -53,6 +53,8 @@ class Effect:
         sides: the mean endpoint of each compared group, a geometric one on the scale ``log``.
         drawn: what the curve of the mean over the seeds gives for each group; empty without a target.
         rounds: the rounds that are compared.
+        level: the accuracy at which the endpoints are read; None: they are not read at a target.
+        missing: the names of the sides without a run.
         runs: the runs.
     """
 
@@ -64,6 +66,8 @@ class Effect:
     sides: list[float] = field(default_factory=list)
     drawn: list[float] = field(default_factory=list)
     rounds: int = 0
+    level: float | None = None
+    missing: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
 
 
@@ -123,6 +127,8 @@ def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
             f"{sum(run.modified for run in _runs(each))} runs of a modified checkout" if _modified(each) else "",
             f"not used: {'; '.join(unused)}" if unused and not place else "",
         ]
+        without = dict.fromkeys(name for effect in each for name in effect.missing)
+        notes.append(f"no run: {'; '.join(without)}" if without else "")
         texts = [_text(claim, effect) for effect in each if len(effect.values)]
         shown_p = ("< 0.001" if p < 0.001 else f"{p:.3f}") if tests[place] and not np.isnan(p) else ""
         rows.append((claim.text, "; ".join(texts), _count(claim, each, plan), shown_p, answer,
@@ -261,7 +267,8 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
     complete = [seed for seed in seeds if all(_is_whole(runs[seed], endpoint, steps) for runs in by_seed)]
     chosen = complete if len(complete) > 1 or plan.fleets else seeds
     if not chosen:
-        return Effect(contrast.label, np.empty(0))
+        missing = [name for name, runs in zip(contrast.names, by_seed, strict=True) if not runs]
+        return Effect(contrast.label, np.empty(0), missing=missing)
     groups = [[runs[seed] for seed in chosen] for runs in by_seed]
     runs = [run for group in groups for run in group]
     if claim.endpoint.metric.startswith("wall/") and len({run.machine for run in runs}) > 1:
@@ -327,7 +334,7 @@ def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Eff
             _combined([_scaled(claim, each) for each in sides]),
             int(sum((~each).sum() for each in reached)),
         )
-    return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds)
+    return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds, level=level)
 
 
 def _first(run: Run, rounds: int) -> pd.Series[float]:
@@ -388,12 +395,15 @@ def _text(claim: Claim, effect: Effect) -> str:
     form = form if len(effect.sides) > 1 or claim.scale == "log" else "{:.2f}"
     shown = [form.format(np.exp(value) if claim.scale == "log" else value) for value in (mean, *ends)]
     text = f"{shown[0]}{unit}" + (f" [{shown[1]}, {shown[2]}]" if ends else "")
+    if claim.every:
+        text += f", {int(_agrees(claim, effect.values).sum())} of {len(effect.values)} agree"
     if effect.open:
         text = f"order open in {effect.open} of {len(effect.values)}"
         return f"{effect.label}: {text}" if effect.label else text
     sides = f" ({' and '.join(f'{side:,.4g}' for side in effect.sides)})" if len(effect.sides) == 2 else ""
     drawn = [f"{value:.0f}" if value == value else "–" for value in effect.drawn]
     curve = f", mean curve at round {' and '.join(drawn)}" if drawn else ""
+    curve += f", to {effect.level:.2%}" if claim.endpoint.common and effect.level is not None else ""
     return f"{effect.label}: {text}{sides}{curve}" if effect.label else f"{text}{sides}{curve}"
 
 
@@ -446,6 +456,17 @@ def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Sequence[Exhibit]) -> d
                 parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
                 whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
     return whole
+
+
+def drawn(shown: Exhibit, sweep: Sweep) -> Sweep:
+    """Return the sweep as the exhibit's drawings and tables show it: each run up to its target, if it has one."""
+    if not shown.targets:
+        return sweep
+    runs = []
+    for run in sweep.runs:
+        levels = [level for name, level in shown.targets.items() if matches(run, shown.select[name])]
+        runs.append(_until(run, levels[0]) if levels else run)
+    return replace(sweep, runs=runs)
 
 
 def _until(run: Run, target: float) -> Run:

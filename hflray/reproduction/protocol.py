@@ -12,7 +12,7 @@ The placeholders ``{case}``, ``{one}`` and ``{other}`` in a claim's text make a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -160,6 +160,7 @@ class Exhibit(_Part):
         reference: the scheduler with which the ranking compares the others.
         summarised: whether RESULTS.md has the summary of its groups besides the ranking of its schedulers.
         borrows: the runs that it borrows, by the name of their sweep.
+        targets: the accuracies up to which its drawings and tables show a run, by the names of selections.
         where: the settings that all of its judged runs have.
         free: the settings that may differ besides those of the compared selections; one that ends in a point is a
             section.
@@ -177,20 +178,25 @@ class Exhibit(_Part):
     reference: str = REFERENCE
     summarised: bool = True
     borrows: dict[str, Borrowed] = {}
+    targets: dict[str, float] = {}
     where: Settings = {}
     free: list[str] = []
     plan: Plan | None = None
     claims: list[Claim] = []
     select: dict[str, Settings] = {}
 
+    def _find(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.select:
+                raise ValueError(f"no selection is called {name!r}{nearest(name, self.select)}")
+
     @model_validator(mode="after")
     def _names_are_there(self) -> Exhibit:
+        self._find([*self.targets, *(each.select for each in self.borrows.values())])
         if self.claims and self.plan is None:
             raise ValueError("plan: is needed for claims")
         for claim in self.claims:
-            for name in [each for group in (*claim.compare, claim.at, *claim.change) for each in group]:
-                if name not in self.select:
-                    raise ValueError(f"claims: no selection is called {name!r}{nearest(name, self.select)}")
+            self._find([each for group in (*claim.compare, claim.at, *claim.change) for each in group])
             if claim.endpoint.metric not in metrics.METRICS and claim.endpoint.metric != "round":
                 raise ValueError(f"claims: no metric is called {claim.endpoint.metric!r}")
             of_seeds = self.plan and not self.plan.fleets and not claim.not_tested
@@ -237,11 +243,13 @@ class Contrast:
 
     Attributes:
         label: its name among the claim's comparisons; empty if it is the only one.
+        names: the names of its sides, case by case.
         cases: the settings of the runs, of the first and the second side in a case; with a change, of both sides in
             both cases. A side is missing where a number stands in its place.
     """
 
     label: str
+    names: tuple[str, ...]
     cases: tuple[tuple[Settings, ...], ...]
 
 
@@ -279,7 +287,8 @@ def _contrast(shown: Exhibit, pair: list[str], case: list[str], names_pair: bool
     words = [" against ".join(case)] * names_case + [" and ".join(pair)] * names_pair
     sides = [[shown.where | shown.select[name] | shown.select[each] for name in pair] for each in case]
     sides = sides or [[shown.where | shown.select[name] for name in pair]]
-    return Contrast(", ".join(words), tuple(map(tuple, sides)))
+    names = [f"{name}, {each}" for each in case for name in pair] or pair
+    return Contrast(", ".join(words), tuple(names), tuple(map(tuple, sides)))
 
 
 def read(path: Path) -> Paper:
@@ -299,9 +308,11 @@ def read(path: Path) -> Paper:
 def paper(name: str) -> Paper:
     """Return the paper called `name`, or that of a folder or a file ``claims.yaml``. Raises ConfigError: see `read`."""
     if name not in PAPERS:
-        path = Path(name) / CLAIMS if Path(name).is_dir() else Path(name)
-        if path.is_file():
-            return read(path)
+        folder = Path(name)
+        if folder.is_dir() and not (folder / CLAIMS).is_file():
+            raise ConfigError(f"{name}: holds no {CLAIMS}; write one (docs/howto/claims.md), or name another folder")
+        if folder.exists():
+            return read(folder / CLAIMS if folder.is_dir() else folder)
         accepted = f"{', '.join(PAPERS)}, or a folder with a file {CLAIMS}"
         raise ConfigError(f"NAME: unknown paper '{name}'{nearest(name, PAPERS)}; accepted: {accepted}")
     return read(PAPERS[name] / CLAIMS).model_copy(update={"name": name})

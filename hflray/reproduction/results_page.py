@@ -13,7 +13,7 @@ from hflray.report.exports import read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
-from hflray.reproduction.judge import verdicts, with_borrowed
+from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.sweep import Trial, expand, load_sweep
 
@@ -202,7 +202,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
-        lines += ["", to_markdown(summary(sweep)).rstrip()]
+        lines += ["", to_markdown(summary(drawn(shown, sweep))).rstrip()]
     if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += ["", to_markdown(ranked).rstrip()]
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
