@@ -84,7 +84,7 @@ def test_a_model_needs_its_data_and_a_configuration_that_hflray_wrote(tmp_path, 
     journal, run = described(tmp_path / "sweep")
     assert Artifacts(journal, str(tmp_path), lambda config: None).make(run, "model", None) is None
 
-    def missing(name: str, root: str | None, options: object) -> None:
+    def missing(name: str, root: str | None, options: object, split: str) -> None:
         raise DataError(f"{name}: no such file")
 
     monkeypatch.setattr("hflray.data.load_dataset", missing)
