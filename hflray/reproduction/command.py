@@ -73,6 +73,9 @@ def reproduce(
     from hflray.reproduction.protocol import paper
 
     chosen = paper(name)
+    if not chosen.of_form(quick):
+        form = "quick" if quick else "full"
+        raise ConfigError(f"{name}: no exhibit has {form} among its forms; add forms: [{form}] to one")
     if source is not None:
         if dry_run:
             raise ConfigError("--from: judges what has been run, and --dry-run runs nothing; leave one out")
@@ -137,7 +140,12 @@ def _run(
     Raises:
         typer.Exit: a sweep failed or was interrupted; the code is that of its command.
     """
+    from hflray.reproduction.protocol import PAPERS
+
     exhibits = list({shown.config: shown for shown in chosen.of_form(quick).values()}.values())
+    if chosen.name not in PAPERS:
+        for line in _lacking(chosen, quick):
+            say(console, f"note: {line}")
     for number, shown in enumerate(exhibits, 1):
         words = _words(chosen.sweep_file(shown), results, data_root)
         where = f"{shown.config} ({number} of {len(exhibits)})"
@@ -157,6 +165,36 @@ def _run(
         if code:
             say(console, f"{where}: ended with code {code}; give the same command again to go on")
             raise typer.Exit(code)
+
+
+def _lacking(chosen: Paper, quick: bool) -> list[str]:
+    """Return a line for each compared selection of settings that lacks planned seeds in its sweep file.
+
+    Raises:
+        ConfigError: a sweep file has another name than the exhibits that are judged by its runs.
+    """
+    from hflray.config import flatten
+    from hflray.reproduction.judge import holds
+    from hflray.reproduction.protocol import expanded
+    from hflray.sweep import expand, load_sweep
+
+    lines = []
+    for shown in chosen.of_form(quick).values():
+        file = chosen.sweep_file(shown)
+        sweep = load_sweep(file)
+        if sweep.name != shown.config:
+            raise ConfigError(f"{file}: name: got {sweep.name!r}; accepted: {shown.config!r}, as the file is called")
+        trials = [(flatten(trial.config.model_dump(mode="json")), trial.config) for trial in expand(sweep)]
+        values = [tree | {"clock.cloud.kind": config.clock.cloud.kind} for tree, config in trials]
+        for claim, contrasts in expanded(shown):
+            seeds = claim.seeds or (shown.plan.seeds if shown.plan else None) or 1
+            for side in [side for contrast in contrasts for case in contrast.cases for side in case]:
+                held = {each["seed"] for each in values if holds(each, side)}
+                count = len(held.intersection(range(seeds)))
+                words = ", ".join(f"{key}={value}" for key, value in side.items())
+                if count < seeds:
+                    lines.append(f"{shown.label}: {file.name} has {count} of the {seeds} planned seeds with {words}")
+    return list(dict.fromkeys(lines))
 
 
 def _data(data_root: Path | None) -> list[str]:
