@@ -177,9 +177,15 @@ def _without_gone(tree: dict[str, Any]) -> dict[str, Any]:
         tree["training"] = {key: value for key, value in training.items() if key != "autotune"}
         kernel = training.get("kernel")
         if isinstance(kernel, str) and kernel in NEAREST:
-            log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
+            _say_gone(kernel)
             tree["training"]["kernel"] = NEAREST[kernel]
     return tree
+
+
+@cache
+def _say_gone(kernel: str) -> None:
+    """Say which kernel stands in the place of one that is gone, once for all runs that are read."""
+    log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
 
 
 def _without_secrets(key: str, name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hflray.reproduction.evidence import select_alike
+from hflray.reproduction.judge import select_alike
 
 from hflray import metrics
 from hflray.config import ExperimentConfig, validate
