@@ -14,6 +14,7 @@ from rich.text import Text
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
 from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hflray.report.runs import Sweep
     from hflray.reproduction.protocol import Paper
 
+MOST_NAMED = 4  # notes on runs that are not used, and exports
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 app = single()
@@ -117,9 +119,11 @@ def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
     from hflray.reproduction.judge import with_borrowed
 
     names = [shown.config for shown in chosen.of_form(quick).values()]
-    sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in names}
+    places = exports(source)
+    sweeps = {path.name: read_exhibit(path) for path in places if path.name in names}
     if not sweeps:
-        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}; name the folder that has one")
+        held = f", but of {', '.join(one_line(path.name) for path in places[:MOST_NAMED])}" if places else ""
+        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}{held}; name the folder that has one")
     return with_borrowed(sweeps, list(chosen.of_form(quick).values()))
 
 
@@ -228,7 +232,11 @@ def _show(chosen: Paper, quick: bool, sweeps: dict[str, Sweep], console: Console
         if shown.config not in sweeps:
             console.print(f"  not run; {len(list(expanded(shown)))} claims have too few runs", **PLAIN)
             continue
+        notes = sweeps[shown.config].notes
         print_verdicts(verdicts(shown, sweeps[shown.config]), console)
+        more = [f"{len(notes) - MOST_NAMED} further notes"] * (len(notes) > MOST_NAMED)
+        for note in [*notes[:MOST_NAMED], *more]:
+            console.print(f"note: {note}", style="yellow", **PLAIN)
 
 
 def print_verdicts(claims: pd.DataFrame, console: Console) -> None:

@@ -150,6 +150,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_runs_that_are_not_used_and_exports_of_other_names_are_said(folder: Path) -> None:
+    """A newer run of a trial replaces an older one, though it may be shorter."""
+    for name, rounds in (("a", 5), ("b", 1)):
+        made = sweep("x", [run({metrics.ACCURACY: [0.5] * rounds}, "scheduling.name=ikc")])
+        export(made, folder / "kept" / "x" / name)
+    text = invoked(str(folder), "--from", str(folder / "kept"))
+    assert "\nnote: " in text
+    with pytest.raises(ConfigError, match="holds no export of x, but of a, b; name the folder"):
+        RUN.invoke(app, [str(folder), "--from", str(folder / "kept" / "x")], catch_exceptions=False)
+
+
 def test_settings_without_planned_trials_are_named_before_the_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
