@@ -62,6 +62,8 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             )
         elif item["type"] in ("extra_forbidden", "invalid_key"):
             lines.append(f"{setting}: unknown key (got {shorten(value)}){_suggest(model, section, location)}")
+        elif item["type"] == "missing":
+            lines.append(f"{setting}: is missing; add it")
         elif item["type"] in ("model_type", "dict_type"):
             lines.append(
                 f"{setting}: got {shorten(value)}; accepted: a section (a mapping of settings); "
@@ -91,9 +93,10 @@ def _locate(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[ty
         if field is None:
             return model, None
         inner = strip_optional(field.annotation)[0]
-        if get_origin(inner) is dict:  # its keys are the user's, as in `sweep`, and its values may be sections
-            inner = get_args(inner)[1]
-            next(parts, None)
+        if get_origin(inner) in (dict, list):  # its keys are the user's, as in `sweep`, and its values may be sections
+            inner = get_args(inner)[-1]
+            if next(parts, None) is None:
+                return model, field
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return model, field
         model = inner

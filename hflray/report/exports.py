@@ -162,8 +162,9 @@ def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str
 
 
 def zip_of(place: Path) -> Path:
-    """Return the path of the export at a place; a place may also be this path itself."""
-    return place if place.suffix == SUFFIX else place.with_name(f"{place.name}{SUFFIX}")
+    """Return the path of the export at a place; a place may also be this path itself, or ``.``, which has no name."""
+    place = place if place.name else place.absolute()
+    return place if place.suffix == SUFFIX else place.parent / f"{place.name}{SUFFIX}"
 
 
 def pack(place: Path, files: Mapping[str, bytes]) -> Path:
@@ -391,7 +392,8 @@ def _is_export(path: Path) -> bool:
 
 
 def _place(path: Path) -> Path:
-    """Return the place of an export from its path, or from its place."""
+    """Return the place of an export from its path, or from its place; ``.`` has no name and becomes absolute."""
+    path = path if path.name else path.absolute()
     return path.with_suffix("") if path.suffix == SUFFIX else path
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
 from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hflray.report.runs import Sweep
     from hflray.reproduction.protocol import Paper
 
+MOST_NAMED = 4  # notes on runs that are not used, and exports
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 app = single()
@@ -73,6 +75,9 @@ def reproduce(
     from hflray.reproduction.protocol import paper
 
     chosen = paper(name)
+    if not chosen.of_form(quick):
+        form = "quick" if quick else "full"
+        raise ConfigError(f"{name}: no exhibit has {form} among its forms; add forms: [{form}] to one")
     if source is not None:
         if dry_run:
             raise ConfigError("--from: judges what has been run, and --dry-run runs nothing; leave one out")
@@ -114,9 +119,11 @@ def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
     from hflray.reproduction.judge import with_borrowed
 
     names = [shown.config for shown in chosen.of_form(quick).values()]
-    sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in names}
+    places = exports(source)
+    sweeps = {path.name: read_exhibit(path) for path in places if path.name in names}
     if not sweeps:
-        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}; name the folder that has one")
+        held = f", but of {', '.join(one_line(path.name) for path in places[:MOST_NAMED])}" if places else ""
+        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}{held}; name the folder that has one")
     return with_borrowed(sweeps, list(chosen.of_form(quick).values()))
 
 
@@ -137,7 +144,12 @@ def _run(
     Raises:
         typer.Exit: a sweep failed or was interrupted; the code is that of its command.
     """
+    from hflray.reproduction.protocol import PAPERS
+
     exhibits = list({shown.config: shown for shown in chosen.of_form(quick).values()}.values())
+    if chosen.name not in PAPERS:
+        for line in _lacking(chosen, quick):
+            say(console, f"note: {line}")
     for number, shown in enumerate(exhibits, 1):
         words = _words(chosen.sweep_file(shown), results, data_root)
         where = f"{shown.config} ({number} of {len(exhibits)})"
@@ -157,6 +169,36 @@ def _run(
         if code:
             say(console, f"{where}: ended with code {code}; give the same command again to go on")
             raise typer.Exit(code)
+
+
+def _lacking(chosen: Paper, quick: bool) -> list[str]:
+    """Return a line for each compared selection of settings that lacks planned seeds in its sweep file.
+
+    Raises:
+        ConfigError: a sweep file has another name than the exhibits that are judged by its runs.
+    """
+    from hflray.config import flatten
+    from hflray.reproduction.judge import holds
+    from hflray.reproduction.protocol import expanded
+    from hflray.sweep import expand, load_sweep
+
+    lines = []
+    for shown in chosen.of_form(quick).values():
+        file = chosen.sweep_file(shown)
+        sweep = load_sweep(file)
+        if sweep.name != shown.config:
+            raise ConfigError(f"{file}: name: got {sweep.name!r}; accepted: {shown.config!r}, as the file is called")
+        trials = [(flatten(trial.config.model_dump(mode="json")), trial.config) for trial in expand(sweep)]
+        values = [tree | {"clock.cloud.kind": config.clock.cloud.kind} for tree, config in trials]
+        for claim, contrasts in expanded(shown):
+            seeds = claim.seeds or (shown.plan.seeds if shown.plan else None) or 1
+            for side in [side for contrast in contrasts for case in contrast.cases for side in case]:
+                held = {each["seed"] for each in values if holds(each, side)}
+                count = len(held.intersection(range(seeds)))
+                words = ", ".join(f"{key}={value}" for key, value in side.items())
+                if count < seeds:
+                    lines.append(f"{shown.label}: {file.name} has {count} of the {seeds} planned seeds with {words}")
+    return list(dict.fromkeys(lines))
 
 
 def _data(data_root: Path | None) -> list[str]:
@@ -190,7 +232,11 @@ def _show(chosen: Paper, quick: bool, sweeps: dict[str, Sweep], console: Console
         if shown.config not in sweeps:
             console.print(f"  not run; {len(list(expanded(shown)))} claims have too few runs", **PLAIN)
             continue
+        notes = sweeps[shown.config].notes
         print_verdicts(verdicts(shown, sweeps[shown.config]), console)
+        more = [f"{len(notes) - MOST_NAMED} further notes"] * (len(notes) > MOST_NAMED)
+        for note in [*notes[:MOST_NAMED], *more]:
+            console.print(f"note: {note}", style="yellow", **PLAIN)
 
 
 def print_verdicts(claims: pd.DataFrame, console: Console) -> None:

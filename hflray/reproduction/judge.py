@@ -81,7 +81,7 @@ def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
     by_split: dict[str, list[Run]] = {}
     for run in sweep.runs:
         by_split.setdefault(str(run.settings.get(SPLIT, STRATIFIED)), []).append(run)
-    planned = shown.plan.split or next(iter(by_split), STRATIFIED)
+    planned: str = shown.plan.split or next(iter(by_split), STRATIFIED)
     order = [planned, *sorted(set(by_split) - {planned})] if planned in by_split or not by_split else sorted(by_split)
     frames = []
     for name in order:
@@ -208,7 +208,11 @@ def _on_scale(claim: Claim, value: float) -> float:
 
 def matches(run: Run, settings: Settings) -> bool:
     """Return whether a run has these settings; a reference matches by the name of its class as well."""
-    values = run.all_settings
+    return holds(run.all_settings, settings)
+
+
+def holds(values: Settings, settings: Settings) -> bool:
+    """Return whether a configuration, by dotted keys, has these settings."""
     return all(values.get(key) == value or short(str(values.get(key))) == value for key, value in settings.items())
 
 
@@ -259,7 +263,8 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
     by_seed = []
     for side in (side for case in contrast.cases for side in case):
         longest: dict[int, Run] = {}
-        for run in sorted((run for run in pool if matches(run, side)), key=lambda run: last_step(run, endpoint.metric)):
+        sided = [run for run in pool if matches(run, side) and _has(run, endpoint)]
+        for run in sorted(sided, key=lambda run: last_step(run, endpoint.metric)):
             longest[run.seed] = run
         by_seed.append(longest)
     planned = range(1 if plan.fleets else claim.seeds or plan.seeds or 1)
@@ -281,6 +286,13 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
         effect = _of_seeds(groups, claim, common)
         effect = replace(effect, whole=len(complete) == len(planned))
     return replace(effect, label=contrast.label, seeds=chosen, runs=runs)
+
+
+def _has(run: Run, endpoint: Endpoint) -> bool:
+    """Return whether a run has the metric: by round, or, where no round is asked for, once."""
+    return bool(
+        len(run.series(endpoint.metric)) or (endpoint.until is None and not np.isnan(run.last(endpoint.metric)))
+    )
 
 
 def _is_whole(run: Run, endpoint: Endpoint, steps: int) -> bool:
@@ -330,10 +342,8 @@ def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Eff
         pairs = Pairs.censored(sides[0], reached[0], sides[1], reached[1])
         values, unknown = pairs.steps, pairs.uncertain
     else:
-        values, unknown = (
-            _combined([_scaled(claim, each) for each in sides]),
-            int(sum((~each).sum() for each in reached)),
-        )
+        values = _combined([_scaled(claim, each) for each in sides])
+        unknown = int((~np.all(reached, axis=0)).sum())
     return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds, level=level)
 
 
@@ -347,9 +357,8 @@ def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tup
     values = run.series(endpoint.metric)
     if level is not None:
         place = passage(run, level, endpoint.over)
-        if place is not None:
-            return float(values.loc[place]), True
-        return float(values[values.index <= rounds].iloc[-1]), False
+        spent = values[values.index <= (rounds if place is None else place)]
+        return float(spent.iloc[-1]) if len(spent) else np.nan, place is not None and len(spent) > 0
     values = values[values.index <= rounds] if len(values) else pd.Series([run.last(endpoint.metric)])
     if endpoint.by == "mean":
         return float(values.mean()), True

@@ -12,20 +12,23 @@ The placeholders ``{case}``, ``{one}`` and ``{other}`` in a claim's text make a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hflray import metrics
+from hflray.config import Split
+from hflray.config.explanations import explain
 from hflray.errors import ConfigError, nearest
 from hflray.report.ranking import REFERENCE
 from hflray.report.runs import Sweep
-from hflray.support.reader import fit, parse_yaml, read_bytes
+from hflray.support.reader import parse_yaml, read_bytes
 from hflray.support.shipped import CLAIMS, CONFIGS
+from hflray.support.text import shorten
 
 FOLDER = Path(__file__).parent
 PAPERS = {"zhang": CONFIGS} | {
@@ -33,6 +36,8 @@ PAPERS = {"zhang": CONFIGS} | {
 }
 Settings = dict[str, Any]  # dotted keys and the values that a run must have
 Least = Annotated[int, Field(ge=1)]
+Two = Annotated[int, Field(ge=2)]  # one seed has no interval
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Part(BaseModel):
@@ -54,7 +59,7 @@ class Endpoint(_Part):
     metric: str = metrics.ACCURACY
     by: Literal["mean", "best", "last"] | None = None
     over: Least = 5
-    until: float | None = None
+    until: Share | None = None
     common: bool = False
 
 
@@ -93,7 +98,7 @@ class Claim(_Part):
     margin: Annotated[float, Field(gt=0)] | None = None
     reason: str = ""
     every: bool = False
-    seeds: Least | None = None
+    seeds: Two | None = None
     rounds: Least | None = None
     guess: str = ""
     note: str = ""
@@ -109,8 +114,10 @@ class Claim(_Part):
             raise ValueError("margin: is needed to say what is near")
         if self.margin is not None and not self.reason:
             raise ValueError("reason: is needed for the margin")
-        if self.scale == "log" and ((self.margin or 2) <= 1 or (self.to or 1) <= 0):
+        if self.scale == "log" and ((self.margin or 2) <= 1 or (self.to is not None and self.to <= 0)):
             raise ValueError("margin: is a ratio above 1 on the scale log, and `to` is one above 0")
+        if any(len(pair) != 2 for pair in self.change):
+            raise ValueError("change: needs pairs of two cases")
         if self.at and self.change:
             raise ValueError("at and change: exclude each other")
         return self
@@ -127,9 +134,9 @@ class Plan(_Part):
         alpha: the largest probability that chance gives any claim of the exhibit a yes or a no.
     """
 
-    split: str | None = None
-    seeds: Least | None = None
-    fleets: Least | None = None
+    split: Split | None = None
+    seeds: Two | None = None
+    fleets: Two | None = None
     rounds: Least | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
@@ -144,7 +151,7 @@ class Borrowed(_Part):
     """Runs of another exhibit's sweep that are this exhibit's as well: the selection, each up to an accuracy."""
 
     select: str
-    until: float
+    until: Share
 
 
 class Exhibit(_Part):
@@ -178,7 +185,7 @@ class Exhibit(_Part):
     reference: str = REFERENCE
     summarised: bool = True
     borrows: dict[str, Borrowed] = {}
-    targets: dict[str, float] = {}
+    targets: dict[str, Share] = {}
     where: Settings = {}
     free: list[str] = []
     plan: Plan | None = None
@@ -198,7 +205,8 @@ class Exhibit(_Part):
         for claim in self.claims:
             self._find([each for group in (*claim.compare, claim.at, *claim.change) for each in group])
             if claim.endpoint.metric not in metrics.METRICS and claim.endpoint.metric != "round":
-                raise ValueError(f"claims: no metric is called {claim.endpoint.metric!r}")
+                hint = nearest(claim.endpoint.metric, metrics.METRICS)
+                raise ValueError(f"claims: no metric of the glossary is called {claim.endpoint.metric!r}{hint}")
             of_seeds = self.plan and not self.plan.fleets and not claim.not_tested
             if of_seeds and (claim.endpoint.by is None) == (claim.endpoint.until is None):
                 raise ValueError(f"claims: {claim.text!r} needs an endpoint with either by or until")
@@ -295,13 +303,36 @@ def read(path: Path) -> Paper:
     """Return the paper of a file ``claims.yaml``. Raises ConfigError: the file cannot be read, or a key is wrong."""
     try:
         tree = parse_yaml(read_bytes(path).decode())
-        shared = tree.get("select") or {}
-        for shown in tree.get("exhibits", {}).values():
-            shown["select"] = shared | (shown.get("select") or {})
-        one: Paper = fit(Paper, tree | {"name": path.parent.name, "folder": str(path.parent)})
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        if not isinstance(tree, dict):
+            keys = ", ".join(name for name, field in Paper.model_fields.items() if field.is_required())
+            raise ValueError(f"got {shorten(tree)}; accepted: a mapping with the keys {keys}; write them")
+        one = Paper.model_validate(
+            tree | _with_shared(tree) | {"name": path.parent.name, "folder": str(path.parent)}, strict=True
+        )
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, Paper).partition(chr(10))[0]}") from error
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return one
+
+
+def _with_shared(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the exhibits of a file, each with the selections that all share; what is no mapping stays as it is."""
+    shared, whole = tree.get("select") or {}, tree.get("exhibits")
+    if not isinstance(shared, dict):
+        raise ValueError(
+            f"select: got {shorten(shared)}; accepted: names, each with the settings of its runs; correct it"
+        )
+    if not isinstance(whole, dict):
+        return {}
+    return {
+        "exhibits": {
+            name: shown | {"select": shared | (shown.get("select") or {})}
+            if isinstance(shown, dict) and isinstance(shown.get("select") or {}, dict)
+            else shown
+            for name, shown in whole.items()
+        }
+    }
 
 
 @cache

@@ -204,6 +204,18 @@ def test_several_exports_form_one_exhibit(sweep, tmp_path) -> None:
     assert read_exhibit(top / "h10").parts == {"": "made elsewhere"}
 
 
+def test_the_present_folder_may_hold_exports(sweep, tmp_path, monkeypatch) -> None:
+    """``--from .``: the path has no name, and nothing can stand before a suffix."""
+    export(sweep, tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    assert exports(Path(".")) == exports(Path("./")) == [Path("tiny")]
+    assert zip_of(Path("/")) == Path("/.zip")
+    export(sweep, tmp_path / "folder")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir("folder")
+    assert len(read_exhibit(exports(Path("."))[0]).runs) == len(sweep.runs)
+
+
 def test_the_newer_of_two_runs_of_a_trial_is_used_and_a_note_names_the_other(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
     export_part(sweep, top / "a", 0, "x", later=5000)

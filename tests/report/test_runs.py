@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hflray.reproduction.evidence import select_alike
 
 from hflray import metrics
 from hflray.config import ExperimentConfig, validate
@@ -19,6 +18,7 @@ from hflray.errors import ConfigError
 from hflray.report.exports import read_export
 from hflray.report.labels import describe
 from hflray.report.runs import Run, Sweep, assemble, differing, read_sweep
+from hflray.reproduction.judge import select_alike
 from hflray.tracking import History, Tables, Tracker, default_uri
 from hflray.tracking.addresses import named
 from tests.conftest import small_config

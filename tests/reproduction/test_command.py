@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hflray.reproduction.protocol import PAPERS, paper
 from hflray.sweep import load_sweep, with_absolute_paths
 from hflray.sweep.results import new_folder
 from tests.report.fabricated import run, sweep
+from tests.reproduction.test_judge import HEAD, LEADS
 
 RUN = CliRunner()
 OWN = "hflray.reproduction.tsdp.assigners"
@@ -133,6 +135,51 @@ def test_what_was_run_here_is_judged_with_the_runs_that_an_exhibit_borrows(monke
     )
     read = command._finished(paper("zhang"), quick=False, results=Path("unused"))
     assert [(each.part, len(each.rounds)) for each in read["fig7_framework"].runs] == [("fig3_fashion_scheduling", 25)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of one's own, with claims for three seeds and a sweep of two."""
+    (tmp_path / "claims.yaml").write_text(
+        HEAD.replace("PLAN", "{seeds: 3}").replace("CLAIMS", LEADS).replace("plan:", "forms: [full], plan:")
+    )
+    (tmp_path / "x.yaml").write_text(
+        "name: x\nexperiment: {data: {name: digits}, max_rounds: 1}\n"
+        "sweep: {scheduling.name: {grid: [ikc]}, seed: {grid: [0, 1, 5]}}\n"
+    )
+    return tmp_path
+
+
+def test_runs_that_are_not_used_and_exports_of_other_names_are_said(folder: Path) -> None:
+    """A newer run of a trial replaces an older one, though it may be shorter."""
+    for name, rounds in (("a", 5), ("b", 1)):
+        made = sweep("x", [run({metrics.ACCURACY: [0.5] * rounds}, "scheduling.name=ikc")])
+        export(made, folder / "kept" / "x" / name)
+    text = invoked(str(folder), "--from", str(folder / "kept"))
+    assert "\nnote: " in text
+    with pytest.raises(ConfigError, match="holds no export of x, but of a, b; name the folder"):
+        RUN.invoke(app, [str(folder), "--from", str(folder / "kept" / "x")], catch_exceptions=False)
+
+
+def test_settings_without_planned_trials_are_named_before_the_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **settings: SimpleNamespace(returncode=0))
+    text = invoked(str(folder), "--dry-run")
+    assert "note: X: x.yaml has 2 of the 3 planned seeds with scheduling.name=ikc" in text
+    assert "note: X: x.yaml has 0 of the 3 planned seeds with scheduling.name=vkc" in text
+    assert "note" not in invoked("tsdp", "--dry-run")
+
+
+def test_a_sweep_file_of_another_name_is_refused_before_the_runs(folder: Path) -> None:
+    (folder / "x.yaml").write_text((folder / "x.yaml").read_text().replace("name: x", "name: y"))
+    with pytest.raises(ConfigError, match=r"x\.yaml: name: got 'y'; accepted: 'x'"):
+        RUN.invoke(app, [str(folder), "--dry-run"], catch_exceptions=False)
+
+
+def test_a_form_without_exhibits_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no exhibit has quick among its forms; add forms: \[quick\] to one"):
+        RUN.invoke(app, [str(folder), "--quick"], catch_exceptions=False)
 
 
 @pytest.mark.slow

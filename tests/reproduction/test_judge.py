@@ -218,6 +218,27 @@ def test_a_run_that_misses_the_target_would_have_needed_more(tmp_path) -> None:
     assert (row["ours [95 %]"], row["answer"]) == ("order open in 3 of 3", "not settled")
 
 
+def test_the_units_whose_order_is_open_are_counted_and_not_their_runs(tmp_path) -> None:
+    shown = exhibit(tmp_path, "[{text: a, compare: [[IKC, VKC]], endpoint: {until: 0.9}, scale: points}]")
+    row = one(shown, curves("ikc", [0.5] * 4 + [0.95]) + curves("vkc", [0.5] * 5))
+    assert row["ours [95 %]"].startswith("order open in 5 of 5")
+
+
+@pytest.mark.parametrize("endpoint", ["{metric: r2, by: mean}", "{metric: r2, until: 0.5}", "{metric: r2, by: last}"])
+@pytest.mark.parametrize("kind", ["every: false", "every: true"])
+def test_runs_without_the_metric_do_not_count(tmp_path, endpoint: str, kind: str) -> None:
+    shown = exhibit(tmp_path, f"[{{text: a, compare: [[IKC, VKC]], endpoint: {endpoint}, {kind}}}]", "{seeds: 5}")
+    row = one(shown, curves("ikc", [0.6] * 5) + curves("vkc", [0.7] * 5))
+    assert (row["n"], row["answer"], row["ours [95 %]"]) == ("0 of 5 seeds", "", "")
+
+
+def test_a_metric_of_some_rounds_is_read_at_the_last_one_before_the_target(tmp_path) -> None:
+    shown = exhibit(tmp_path, "[{text: a, compare: [[IKC]], to: 2, endpoint: {metric: clustering/ari, until: 0.5}}]")
+    values = {metrics.ACCURACY: [0.6] * 4, metrics.CLUSTERING_ARI: [0.3, np.nan, np.nan, np.nan]}
+    row = one(shown, [run(values, "scheduling.name=ikc", f"seed={seed}") for seed in range(5)])
+    assert row["ours [95 %]"].startswith("0.30")
+
+
 def test_a_run_that_stopped_before_it_passed_the_target_is_not_whole(tmp_path) -> None:
     shown = exhibit(tmp_path, UNTIL.replace("METRIC", "round"), "{seeds: 2, rounds: 10}")
     runs = [rising("ikc", seed, [0.7, 0.81]) for seed in (0, 1)] + [rising("vkc", seed, [0.5] * 10) for seed in (0, 1)]

@@ -115,16 +115,23 @@ def test_a_placeholder_makes_a_claim_for_each_of_its_values() -> None:
 
 
 MISTAKES = {
-    "an unknown key": (LEADS.replace("margin", "marginn"), "{seeds: 5}", "claims.0.marginn: Extra inputs"),
+    "an unknown key": (LEADS.replace("margin", "marginn"), "{seeds: 5}", "0.marginn: unknown key (got 0.5)"),
     "an unknown name": (LEADS.replace("VKC", "VCK"), "{seeds: 5}", "no selection is called 'VCK'; did you mean 'VKC'"),
-    "an unknown metric": (LEADS.replace("by: mean", "by: mean, metric: acuracy"), "{seeds: 5}", "no metric is called"),
+    "an unknown metric": (LEADS.replace("by: mean", "by: mean, metric: acuracy"), "{seeds: 5}",
+                          "no metric of the glossary is called 'acuracy'; did you mean 'accuracy'?"),
     "no margin": (LEADS.replace("margin: 0.5, reason: why", "expect: near"), "{seeds: 5}", "margin: is needed"),
     "no reason": (LEADS.replace(", reason: why", ""), "{seeds: 5}", "reason: is needed"),
     "one name": (LEADS.replace("[[IKC, VKC]]", "[[IKC]]"), "{seeds: 5}", "pairs of two names, or one name and `to`"),
     "no endpoint": (LEADS.replace("by: mean", "over: 3"), "{seeds: 5}", "an endpoint with either by or until"),
     "no units": (LEADS, "{rounds: 5}", "seeds, fleets: one of them is needed"),
     "a text as a number": (LEADS, "{seeds: five}", "plan.seeds"),
-    "a list": ("3", "{seeds: 5}", "claims: Input should be a valid list"),
+    "a list": ("3", "{seeds: 5}", "x.claims: got 3; accepted: a list"),
+    "a change of one case": (LEADS.replace("margin", "change: [[IKC]], margin"), "{seeds: 5}", "change: needs pairs"),
+    "a change of three": (LEADS.replace("margin", "change: [[IKC, VKC, IKC]], margin"), "{seeds: 5}", "change: needs"),
+    "a ratio of 0": (LEADS.replace("points", "log, to: 0").replace("0.5", "1.5"), "{seeds: 5}", "`to` is one above 0"),
+    "an unknown split": (LEADS, "{seeds: 5, split: oficial}", "plan.split: got 'oficial'; accepted: 'official'"),
+    "a missing text": (LEADS.replace("text: a, ", ""), "{seeds: 5}", "x.claims.0.text: is missing; add it"),
+    "no claim": ("null", "{seeds: 5}", "x.claims: got null; accepted: a list"),
 }  # fmt: skip
 
 
@@ -140,13 +147,15 @@ def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, mistake: str) 
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"a: [", b"\xff", b"exhibits: 3", b"exhibits: {a: 3}", b"select: 3"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"a: [", b"\xff", b"exhibits: 3", b"exhibits: {a: 3}", b"select: 3",
+                                     b"exhibits: null", b"exhibits: [1]", b"exhibits: {a: null}"])  # fmt: skip
 def test_a_file_that_holds_no_protocol_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / CLAIMS
     path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         read(path)
     assert len(str(caught.value).splitlines()) == 1
+    assert "attribute" not in str(caught.value)
 
 
 def test_a_folder_of_ones_own_is_a_paper(tmp_path: Path) -> None:
