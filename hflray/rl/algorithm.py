@@ -13,7 +13,6 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from hflray.assignment.network import QNetwork
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, DamagedError
-from hflray.rl.files import STATE
 from hflray.rl.fleets import network_spec
 from hflray.rl.learner import D3QNLearner, EpisodesToBatch
 from hflray.rl.module import D3QNModule
@@ -26,6 +25,7 @@ from hflray.support import checkpoint
 from hflray.support.ray_private import learner_module
 from hflray.support.reader import read_json
 
+STATE = "hflray_state"  # the folder of the state in that of a checkpoint
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
 

@@ -16,12 +16,12 @@ from pydantic import BaseModel, Field
 
 from hflray.errors import ConfigError, DamagedError, DivergedError
 from hflray.rl.algorithm import checked_state
-from hflray.rl.files import PROGRESS, RLLIB
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
 from hflray.support.reader import fit, read_json
 from hflray.training.start import start_local_ray
 
+RLLIB, PROGRESS = "rllib", "training.json"  # in the folder of a checkpoint
 OBJECT_STORE_BYTES = 100 * 2**20
 
 

@@ -15,8 +15,7 @@ from hflray.config import BITS_PER_KB, ExperimentConfig
 from hflray.cost import Workload
 from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import given_fleet
-from hflray.rl.algorithm import checked_state
-from hflray.rl.files import STATE
+from hflray.rl.algorithm import STATE, checked_state
 from hflray.rl.portable import flatten, restore
 from hflray.rl.scheduling_module import ConfiguredSchedulingEnv, ScoreModule, ScoreRunner
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec

@@ -1,7 +1,15 @@
-"""A training run of the assigner, with its fleets and evaluations, which can be saved and resumed bit for bit."""
+"""Training of the assigner (Algorithm 5): a loop around the RLlib algorithm that evaluates, saves and resumes.
+
+`hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``) as `train` does. The result
+is a function of the configuration if ``learning.env_steps`` is the limit, and depends on the machine's speed if
+``learning.minutes`` is. A checkpoint holds the whole state, the replay buffer and all generators included, so that a
+stopped run resumes bit for bit.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +18,18 @@ from typing import Any, ClassVar
 from hflray import metrics
 from hflray.assignment.policy import save_policy
 from hflray.config import ExperimentConfig, LearningConfig
+from hflray.errors import ConfigError
+from hflray.rl import POLICY
 from hflray.rl.algorithm import algorithm_config
-from hflray.rl.card import model_card
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.resumable import ResumableTraining
 from hflray.rl.solved_fleets import FleetPool, prepare
+from hflray.support.files import write
+from hflray.support.provenance import git_commit, release
 from hflray.training.machine import available_cpus, quiet_heap
 
+CHECKPOINT, HISTORY = "checkpoint", "history.jsonl"
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
 
@@ -149,3 +161,76 @@ def learning_state(config: ExperimentConfig) -> dict[str, Any]:
     limits = {"minutes", "env_steps", "cache"}
     learning = {k: v for k, v in config.learning.model_dump(mode="json").items() if k not in limits}
     return {**learning, "hash": FleetSpec.of(config).hash}
+
+
+def model_card(
+    config: ExperimentConfig, pool: FleetPool, env_steps: int, learn_s: float, quality: Quality
+) -> dict[str, Any]:
+    """Return the card, JSON-ready; `hflray.assignment.d3qn` warns about fleets outside the ranges of ``trained_on``."""
+    spec = pool.spec
+    return {
+        "trained_on": {
+            "num_scheduled": list(spec.num_scheduled),
+            "num_edges": list(spec.num_edges),
+            "fleets": len(pool),
+            "specification": spec.to_dict(),
+            "solve_s": round(pool.solve_s, 1),
+        },
+        "algorithm": config.learning.model_dump(mode="json"),
+        "seed": config.seed,
+        "env_steps": env_steps,
+        "learn_s": round(learn_s, 1),
+        "results": quality.summary(),
+        "git_commit": git_commit(),
+        "release": release(),
+    }
+
+
+def train(
+    config: ExperimentConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    save_minutes: float = 5.0,
+    on_point: Callable[[AssignerTraining, Point], None] | None = None,
+    report: Report | None = None,
+) -> list[dict[str, float]]:
+    """Train to the limits of the configuration; return the learning curve.
+
+    Args:
+        config: see `AssignerTraining`.
+        folder: folder for ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``.
+        resume: continue from ``folder/checkpoint`` if it exists.
+        save_minutes: minutes between saves.
+        on_point: called after each evaluation.
+        report: called while fleets are solved.
+
+    Raises:
+        ConfigError: see `AssignerTraining`; or `folder` holds a run and `resume` is not set.
+    """
+    run_folder = Path(folder)
+    saved = run_folder / CHECKPOINT
+    if saved.exists() and not resume:
+        raise ConfigError(f"--out {run_folder}: holds a training run; go on with --resume, or give another folder")
+    run_folder.mkdir(parents=True, exist_ok=True)
+    with AssignerTraining(config, report) as training:
+        if saved.exists():
+            training.restore(saved)
+        last = time.monotonic()
+        while not training.finished:
+            point = training.advance()
+            if on_point:
+                on_point(training, point)
+            if training.finished or time.monotonic() - last >= 60.0 * save_minutes:
+                _save(training, run_folder, saved)
+                last = time.monotonic()
+        if not (run_folder / POLICY).exists():
+            _save(training, run_folder, saved)
+        return training.points
+
+
+def _save(training: AssignerTraining, run_folder: Path, saved: Path) -> None:
+    training.save(saved)
+    training.save_policy(run_folder / POLICY)
+    lines = "".join(json.dumps(point) + "\n" for point in training.points)
+    write(run_folder / HISTORY, lines)

@@ -3,15 +3,12 @@
 The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Both carry checksums: the
 specification its hash, and an npz archive a CRC-32 of each array. Each fleet is a function of the specification and the
 fleet's number. A cache can therefore grow while it is read, and two machines make the same cache.
-
-    python -m hflray.rl.solved_fleets --config FILE --set learning.fleets=5000      # solve ahead
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +21,9 @@ from hflray.assignment import build_assigner
 from hflray.assignment.objective import Hop, RoundProblem
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import ConfigError
-from hflray.rl.cli import pool_app
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 from hflray.support.files import replacing, write
 from hflray.support.reader import read_json
-from hflray.support.terminal.app import exit_code
 
 SPEC = "spec.json"
 
@@ -60,8 +55,8 @@ class FleetPool:
         if count is not None:
             if len(self.fleets) < count:
                 raise ConfigError(
-                    f"learning.fleets: {count} wanted, {self.folder} holds {len(self.fleets)}; solve the rest with: "
-                    f"python -m hflray.rl.solved_fleets --config FILE --set learning.fleets={count}"
+                    f"learning.fleets: {count} wanted, {self.folder} holds {len(self.fleets)}; solve the rest with "
+                    f"hflray.rl.solved_fleets.prepare(spec, {count}, folder)"
                 )
             del self.fleets[count:]
 
@@ -260,12 +255,3 @@ def _solved(folder: Path) -> int:
     for first, end, _ in _shards(folder):
         count = max(count, end) if first <= count else count
     return count
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.solved_fleets`` and return its exit code."""
-    return exit_code(pool_app, arguments, "python -m hflray.rl.solved_fleets")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

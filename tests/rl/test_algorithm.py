@@ -17,8 +17,7 @@ from ray.rllib.core.columns import Columns
 from hflray import ConfigError
 from hflray.assignment.network import padded_batch
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.algorithm import D3QN, algorithm_config
-from hflray.rl.files import STATE
+from hflray.rl.algorithm import D3QN, STATE, algorithm_config
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS

@@ -12,7 +12,7 @@ from hflray import ConfigError, DivergedError, metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
-from hflray.rl.files import PROGRESS
+from hflray.rl.resumable import PROGRESS
 from hflray.rl.session import AssignerTraining
 from tests.rl.small import small
 

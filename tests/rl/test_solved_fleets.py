@@ -12,7 +12,7 @@ import pytest
 
 from hflray import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
-from hflray.rl.solved_fleets import SPEC, FleetPool, main, prepare
+from hflray.rl.solved_fleets import SPEC, FleetPool, prepare
 
 FLEETS = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 3))
 
@@ -112,11 +112,3 @@ def test_a_pickled_pool_names_its_cache_only(tmp_path) -> None:
     assert copy.deepcopy({"pool": pool})["pool"] is pool
     assert len(pickle.dumps(pool)) < 5000
     assert equal(pickle.loads(pickle.dumps(pool))[1], pool[1])
-
-
-def test_the_command_solves_a_configurations_fleets(tmp_path, capsys) -> None:
-    small = ["--set", "scheduling.num_scheduled=4", "--set", "learning.fleets=3"]
-    assert main([*small, "--set", f"learning.cache={tmp_path / 'c'}"]) == 0
-    assert "3 fleets in" in capsys.readouterr().out
-    assert main(["--set", "learning.teacher.name=nobody"]) == 2
-    assert "unknown assigner 'nobody'" in capsys.readouterr().err

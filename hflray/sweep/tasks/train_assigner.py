@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
-from hflray.rl.files import POLICY
+from hflray.rl import POLICY
 from hflray.support.references import short
 from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task, restore
