@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 
 from hflray.rl.plackett_luce import PlackettLuce, noisy
 from hflray.rl.runner import SeededRunner
-from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.scheduling.rows import OWN
 
@@ -60,86 +58,29 @@ class ScoreModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return rows.view(len(rows), self.model_config["num_devices"], -1)
 
 
-class ConfiguredSchedulingEnv(SchedulingEnv):
-    """The environment for RLlib, which passes all arguments as one mapping, ``env_config``."""
-
-    def __init__(self, context: dict[str, Any]) -> None:
-        super().__init__(**context)
-
-
 class ScoreRunner(SeededRunner):
     """A runner that plays one whole episode in each environment, all of them together."""
 
     streams: ClassVar[str] = "scheduler"
 
-    def _sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool,
-        random_actions: bool = False,
-        force_reset: bool = False,
-    ) -> list[Any]:
+    def _sample(self, *, explore: bool, **_: Any) -> list[Any]:
         count = self.module.model_config["num_scheduled"]
-        played = [_Played(env.reset()[0]) for env in self.raw]
-        active = list(range(len(played)))
-        while active:
-            rows = torch.from_numpy(np.stack([played[number].observations[-1] for number in active]))
+        spaces = {"observation_space": self.env.single_observation_space, "action_space": self.env.single_action_space}
+        played = [SingleAgentEpisode(**spaces) for _ in self.raw]
+        for episode, env in zip(played, self.raw, strict=True):
+            episode.add_env_reset(env.reset()[0])
+        while active := [number for number, episode in enumerate(played) if not episode.is_done]:
+            rows = torch.from_numpy(np.stack([played[number].get_observations(-1) for number in active]))
             with torch.no_grad():
                 scores = self.module.forward_inference({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS]
                 uniform = torch.as_tensor(self.rng.random(scores.shape, dtype=np.float32))
                 actions = noisy(scores, uniform) if explore else torch.nn.functional.softsign(scores)
                 logp = PlackettLuce(scores, count).logp(actions).numpy()
             for place, number in enumerate(active):
-                played[number].step(self.raw[number], actions[place].numpy(), scores[place].numpy(), logp[place])
-            active = [number for number in active if not played[number].done]
-        spaces = self.env.single_observation_space, self.env.single_action_space
-        done = [one.episode(spaces) for one in played]
-        steps = sum(len(episode) for episode in done)
-        self._done_episodes_for_metrics.extend(done)
-        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=steps)
-        self._increase_sampled_metrics(steps, len(done))
-        return done
-
-
-class _Played:
-    """An episode while it is played."""
-
-    def __init__(self, observation: NDArray[np.float32]) -> None:
-        self.observations = [observation]
-        self.actions: list[NDArray[np.float32]] = []
-        self.scores: list[NDArray[np.float32]] = []
-        self.rewards: list[float] = []
-        self.logp: list[np.float32] = []
-        self.terminated = self.truncated = False
-
-    @property
-    def done(self) -> bool:
-        return self.terminated or self.truncated
-
-    def step(
-        self, env: SchedulingEnv, action: NDArray[np.float32], scores: NDArray[np.float32], logp: np.float32
-    ) -> None:
-        """Play a round; `scores` and `logp` are the distribution of the action and its probability."""
-        observation, reward, self.terminated, self.truncated, _ = env.step(action)
-        self.observations.append(observation)
-        self.actions.append(action)
-        self.scores.append(scores)
-        self.rewards.append(reward)
-        self.logp.append(logp)
-
-    def episode(self, spaces: tuple[Any, Any]) -> SingleAgentEpisode:
-        """Return the finished episode as RLlib knows it."""
-        return SingleAgentEpisode(
-            observations=self.observations,
-            actions=self.actions,
-            rewards=self.rewards,
-            infos=[{}] * len(self.observations),
-            terminated=self.terminated,
-            truncated=self.truncated,
-            extra_model_outputs={Columns.ACTION_DIST_INPUTS: self.scores, Columns.ACTION_LOGP: self.logp},
-            len_lookback_buffer=0,
-            observation_space=spaces[0],
-            action_space=spaces[1],
-        ).to_numpy()
+                action, extra = actions[place].numpy(), {Columns.ACTION_DIST_INPUTS: scores[place].numpy()}
+                observation, reward, ended, cut, _info = self.raw[number].step(action)
+                extra[Columns.ACTION_LOGP] = logp[place]
+                played[number].add_env_step(
+                    observation, action, reward, terminated=ended, truncated=cut, extra_model_outputs=extra
+                )
+        return self.counted([episode.to_numpy() for episode in played])

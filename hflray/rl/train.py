@@ -19,7 +19,7 @@ from hflray.rl import POLICY
 from hflray.support.terminal.app import HELP, exit_code, single
 
 if TYPE_CHECKING:
-    from hflray.rl.session import AssignerTraining, Point
+    from hflray.rl.resumable import Point
 
 app = single()
 
@@ -43,6 +43,7 @@ def train_assigner(
       hflray train-assigner --out runs/mine --minutes 40
       hflray train-assigner --out runs/mine --resume       # goes on, bit for bit
     """
+    from hflray import metrics
     from hflray.config import load_config
     from hflray.rl.session import train
 
@@ -53,13 +54,16 @@ def train_assigner(
             reported[kind] = done
             print(f"{kind}: {done}/{total}", flush=True)
 
-    def show(training: AssignerTraining, point: Point) -> None:
-        q = point.quality
-        ratios = ", ".join(f"{name} {value:.3f}" for name, value in q.ratio.items())
+    def show(point: Point) -> None:
+        values = point.metrics
+        prefix = metrics.assigner_ratio("")
+        ratios = ", ".join(f"{name.removeprefix(prefix)} {values[name]:.3f}" for name in values if prefix in name)
         print(
-            f"{point.learn_s:7.0f} s  {point.env_steps:>10,} steps  {point.steps_per_s:5.0f}/s  "
-            f"return {point.episode_return:6.1f}  greedy {q.greedy_return:6.1f}  agreement {q.agreement:.3f}  "
-            f"loss {point.loss:.3f}  objective {q.objective:.2f} ({ratios})",
+            f"{values[metrics.WALL_LEARN_S]:7.0f} s  {point.env_steps:>10,} steps  "
+            f"{values[metrics.ASSIGNER_STEPS_PER_S]:5.0f}/s  return {values[metrics.ASSIGNER_RETURN]:6.1f}  "
+            f"greedy {values[metrics.ASSIGNER_GREEDY_RETURN]:6.1f}  "
+            f"agreement {values[metrics.ASSIGNER_AGREEMENT]:.3f}  "
+            f"loss {values[metrics.ASSIGNER_LOSS]:.3f}  objective {values[metrics.ASSIGNER_OBJECTIVE]:.2f} ({ratios})",
             flush=True,
         )
 

@@ -56,7 +56,7 @@ class TrainAssignerTask(Task):
                 point = training.advance()
                 yield Result(
                     step=point.env_steps,
-                    metrics=point.metrics(),
+                    metrics=point.metrics,
                     last=training.finished,
                     note=note,
                     save=lambda folder: save(training, folder),
