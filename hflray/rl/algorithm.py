@@ -12,8 +12,7 @@ from hflray.assignment.network import QNetwork
 from hflray.config import ExperimentConfig
 from hflray.rl.env import ENV_ID
 from hflray.rl.fleets import network_spec
-from hflray.rl.learner import D3QNLearner, EpisodesToBatch
-from hflray.rl.module import D3QNModule
+from hflray.rl.module import D3QNLearner, D3QNModule, EpisodesToBatch
 from hflray.rl.portable import restore_state, save_state
 from hflray.rl.replay import WholeEpisodeReplayBuffer
 from hflray.rl.runner import WholeEpisodeRunner

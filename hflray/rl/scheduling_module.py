@@ -2,24 +2,80 @@
 
 The actor is the network of `hflray.scheduling.network`, so that RLlib trains the network that inference loads. The
 critic is another network, over the mean of the devices' rows as a small network sees them.
+
+The agent draws H of N devices one after the other, in proportion to exp(score). An action is one number for each
+device, and its H largest, in order, are the devices drawn. Their probability is that
+of Plackett and Luce: the product, over the draws, of ``exp(score) / Σ exp(score of the devices that are left)``.
+Adding a Gumbel number to each score and sorting makes such a draw (Yellott, 1977). Only the order of the H devices
+counts for the probability of an action, because nothing else of it reaches the environment.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.distribution import Distribution
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor, nn
 
-from hflray.rl.plackett_luce import PlackettLuce, noisy
 from hflray.rl.runner import SeededRunner
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.scheduling.rows import OWN
+
+
+class PlackettLuce(Distribution):  # type: ignore[misc]
+    """The distribution of the actions of one state, or of a batch of states.
+
+    Args:
+        scores: (…, N).
+        count: H.
+    """
+
+    def __init__(self, scores: Tensor, count: int) -> None:
+        super().__init__()
+        self.scores, self.count = scores, count
+
+    @classmethod
+    def from_logits(cls, logits: Tensor, count: int = 1, **kwargs: Any) -> PlackettLuce:
+        return PlackettLuce(logits, count)
+
+    def logp(self, value: Tensor, **kwargs: Any) -> Tensor:
+        """Return the logarithm of the probability of each action's first H devices, in order, (…,)."""
+        ordered = self.scores.gather(-1, value.argsort(dim=-1, descending=True, stable=True))
+        left = ordered.flip(-1).logcumsumexp(-1).flip(-1)
+        return (ordered - left)[..., : self.count].sum(-1)
+
+    def entropy(self, **kwargs: Any) -> Tensor:
+        """Return the entropy of the first draw, (…,); that of all draws has no closed form."""
+        logp = self.scores.log_softmax(-1)
+        return -(logp.exp() * logp).sum(-1)
+
+    def sample(self, *, sample_shape: Any = None, **kwargs: Any) -> Tensor:
+        uniform = torch.rand(self.scores.shape)
+        return noisy(self.scores, uniform)
+
+    def rsample(self, *, sample_shape: Any = None, **kwargs: Any) -> Any:
+        raise NotImplementedError("a draw of devices has no gradient")
+
+    def kl(self, other: Distribution, **kwargs: Any) -> Any:
+        raise NotImplementedError("the divergence of two draws has no closed form; set use_kl_loss=False")
+
+    @staticmethod
+    def required_input_dim(space: gym.Space[Any], **kwargs: Any) -> int:
+        return int(space.shape[0]) if space.shape else 0
+
+
+def noisy(scores: Tensor, uniform: Tensor) -> Tensor:
+    """Return the action that uniform numbers in [0, 1) draw, (…, N), scaled into (-1, 1) without a change of order."""
+    tiny = torch.finfo(torch.float32).tiny
+    gumbel = -torch.log(-torch.log(uniform.clamp(tiny, 1 - 2**-24)))
+    return torch.nn.functional.softsign(scores + gumbel)
 
 
 class ScoreModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]

@@ -28,6 +28,7 @@ from hflray.support.files import write
 from hflray.training.machine import available_cpus, quiet_heap
 
 CHECKPOINT, HISTORY = "checkpoint", "history.jsonl"
+SAVE_EVERY_S = 300.0
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
 
@@ -117,7 +118,6 @@ def train(
     folder: str | Path,
     *,
     resume: bool = False,
-    save_minutes: float = 5.0,
     on_point: Callable[[Point], None] | None = None,
     report: Report | None = None,
 ) -> list[dict[str, float]]:
@@ -127,7 +127,6 @@ def train(
         config: see `AssignerTraining`.
         folder: folder for ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``.
         resume: continue from ``folder/checkpoint`` if it exists.
-        save_minutes: minutes between saves.
         on_point: called after each evaluation.
         report: called while fleets are solved.
 
@@ -147,7 +146,7 @@ def train(
             point = training.advance()
             if on_point:
                 on_point(point)
-            if training.finished or time.monotonic() - last >= 60.0 * save_minutes:
+            if training.finished or time.monotonic() - last >= SAVE_EVERY_S:
                 _save(training, run_folder, saved)
                 last = time.monotonic()
         if not (run_folder / POLICY).exists():
