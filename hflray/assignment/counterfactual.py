@@ -1,6 +1,6 @@
 """The table of single transfers: a round's objective if one device alone were at another edge.
 
-The learned assigner is fine-tuned by this table (`hflray.rl.finetune`). It also shows how much each choice matters.
+The learned assigner is fine-tuned by this table (`hflray.rl.fine_tuning`). It also shows how much each choice matters.
 """
 
 from __future__ import annotations

@@ -5,26 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
-from ray.rllib.core import COMPONENT_ENV_RUNNER
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray.assignment.network import QNetwork
 from hflray.config import ExperimentConfig
-from hflray.errors import ConfigError, DamagedError
-from hflray.rl.files import STATE
+from hflray.rl.env import ENV_ID
 from hflray.rl.fleets import network_spec
-from hflray.rl.learner import D3QNLearner, EpisodesToBatch
-from hflray.rl.module import D3QNModule
-from hflray.rl.portable import TREE, flatten, restore
+from hflray.rl.module import D3QNLearner, D3QNModule, EpisodesToBatch
+from hflray.rl.portable import restore_state, save_state
 from hflray.rl.replay import WholeEpisodeReplayBuffer
-from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
+from hflray.rl.runner import WholeEpisodeRunner
 from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
-from hflray.support import checkpoint
 from hflray.support.ray_private import learner_module
-from hflray.support.reader import read_json
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
@@ -34,8 +28,7 @@ class D3QN(DQN):  # type: ignore[misc]
     """RLlib's DQN with a replay buffer of whole episodes and complete checkpoints.
 
     `save_to_path` and `restore_from_path` also save and restore the replay buffer and every random generator, so that
-    a restored run continues bit for bit. They write safetensors and JSON instead of RLlib's pickles, so that a
-    checkpoint from a stranger runs no code.
+    a restored run continues bit for bit (`hflray.rl.portable`).
     """
 
     @classmethod
@@ -56,54 +49,17 @@ class D3QN(DQN):  # type: ignore[misc]
 
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
         """Write the whole state to the folder `path`."""
-        runner: WholeEpisodeRunner = self.env_runner
-        state = self.local_replay_buffer.state_dict()
-        state |= {"generators": runner.generators(), "ray": ray.__version__} | flatten(self.get_state())
-        checkpoint.save(Path(path) / STATE, state)
-        return str(path)
+        return save_state(self, Path(path), self.get_state(), **self.local_replay_buffer.state_dict())
 
     def restore_from_path(self, path: Any, **kwargs: Any) -> None:
         """Restore everything that `save_to_path` saved.
 
         Raises:
-            ConfigError: `path` holds no such checkpoint, or one of another version.
+            DamagedError, ConfigError: see `checked_state`.
         """
-        state = checked_state(Path(path))
-        of_rllib = restore(state)
-        self.set_state(of_rllib)
-        runner: WholeEpisodeRunner = self.env_runner
-        # RLlib has just set the runner's count of steps, on which ε depends, to that of metrics that it restored later.
-        runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
-        spaces = runner.env.single_observation_space, runner.env.single_action_space
+        state, _ = restore_state(self, Path(path))
+        spaces = self.env_runner.env.single_observation_space, self.env_runner.env.single_action_space
         self.local_replay_buffer.load_state_dict(state, spaces)
-        runner.set_generators(state["generators"])
-
-
-def checked_state(folder: Path) -> dict[str, Any]:
-    """Return the state that `D3QN.save_to_path` wrote into `folder`.
-
-    Raises:
-        DamagedError: `folder` holds no such checkpoint, or a damaged one.
-        ConfigError: it is one of another version.
-    """
-    try:
-        content = read_json(folder / STATE / checkpoint.REST)
-        version, portable = content["ray"], TREE in content
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(
-            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give the folder of one, or begin anew"
-        ) from error
-    if version != ray.__version__:
-        raise ConfigError(
-            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
-            f"only with the version that made it; install ray=={version} to go on, or begin anew"
-        )
-    if not portable:
-        raise ConfigError(
-            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
-            "with that version of hflray, or begin anew"
-        )
-    return checkpoint.load(folder / STATE)
 
 
 class D3QNConfig(DQNConfig):  # type: ignore[misc]
@@ -127,11 +83,10 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -
         "features": learning.features,
         "num_edges": spec.num_edges,
         "reward": learning.reward,
-        "seed_once": True,
     }
     rllib_config: D3QNConfig = (
         D3QNConfig()
-        .environment(ConfiguredEnv, env_config=environment, disable_env_checking=True)
+        .environment(ENV_ID, env_config=environment, disable_env_checking=True)
         .env_runners(
             num_env_runners=0,
             num_envs_per_env_runner=learning.environments,

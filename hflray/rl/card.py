@@ -1,75 +1,18 @@
-"""The model card of a policy: its training data, training time, code version and measured quality."""
+"""The model card of a policy: its training data, training time, code version and measured quality; and its command."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hflray.assignment.policy import load_policy, save_policy
-from hflray.config import ExperimentConfig, FleetConfig
-from hflray.rl.cli import card_app
-from hflray.rl.evaluation import Evaluation, Quality
-from hflray.rl.fleets import FleetSpec, reporting
-from hflray.rl.solved_fleets import FleetPool, prepare
-from hflray.support.provenance import git_commit, release
-from hflray.support.terminal.app import exit_code
+import typer
+
+from hflray.config import FleetConfig
+from hflray.support.terminal.app import HELP, exit_code, single
 from hflray.support.text import shorten
 
-
-def model_card(
-    config: ExperimentConfig, pool: FleetPool, env_steps: int, learn_s: float, quality: Quality
-) -> dict[str, Any]:
-    """Return the card, JSON-ready; `hflray.assignment.d3qn` warns about fleets outside the ranges of ``trained_on``."""
-    spec = pool.spec
-    return {
-        "trained_on": {
-            "num_scheduled": list(spec.num_scheduled),
-            "num_edges": list(spec.num_edges),
-            "fleets": len(pool),
-            "specification": spec.to_dict(),
-            "solve_s": round(pool.solve_s, 1),
-        },
-        "algorithm": config.learning.model_dump(mode="json"),
-        "seed": config.seed,
-        "env_steps": env_steps,
-        "learn_s": round(learn_s, 1),
-        "results": results_of(quality),
-        "git_commit": git_commit(),
-        "release": release(),
-    }
-
-
-def results_of(quality: Quality) -> dict[str, Any]:
-    """Return a policy's figures on the reporting fleets, JSON-ready."""
-    return {
-        "reporting_fleets": len(quality.objectives),
-        "agreement": round(quality.agreement, 4),
-        "greedy_return": round(quality.greedy_return, 2),
-        "objective": round(quality.objective, 3),
-        "ratio": {name: round(value, 4) for name, value in quality.ratio.items()},
-    }
-
-
-def measure(path: Path, count: int) -> None:
-    """Measure a policy on reporting fleets of its specification, and write the figures into its card.
-
-    Neither training nor the choice of a snapshot used the reporting fleets.
-
-    Args:
-        path: the policy's file, which is rewritten.
-        count: number of fleets.
-
-    Raises:
-        ConfigError: `path` holds no policy.
-    """
-    network, card = load_policy(path)
-    spec = reporting(FleetSpec.from_dict(card["trained_on"]["specification"]))
-    evaluation = Evaluation(prepare(spec, count), network.spec.features, network.spec.num_edges)
-    quality = evaluation(network)
-    mean_ratio = float((quality.objectives / evaluation.references["local_search"]).mean())
-    reported = results_of(quality) | {"mean_ratio": round(mean_ratio, 4), "git_commit": git_commit()}
-    save_policy(path, network, card | {"reported": reported})
+app = single()
 
 
 def learner_settings(algorithm: dict[str, Any]) -> str:
@@ -175,9 +118,29 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
     return "\n".join(lines)
 
 
+@app.command(context_settings=HELP)
+def card(
+    policy: Annotated[Path, typer.Argument(help="Policy file (safetensors).", metavar="POLICY")],
+    measure_first: Annotated[
+        bool, typer.Option("--measure", help="Measure the policy first, on fleets that it has never seen.")
+    ] = False,
+    fleets: Annotated[int, typer.Option(help="Number of fleets for --measure.")] = 100,
+) -> None:
+    """Write the card of a learned assigner beside its file, as POLICY.md."""
+    from hflray.assignment.policy import load_policy
+    from hflray.rl.evaluation import measure
+    from hflray.support.files import write
+
+    if measure_first:
+        measure(policy, fleets)
+    _, header = load_policy(policy)
+    text = as_markdown(policy.stem, header, policy.stat().st_size)
+    write(policy.with_suffix(".md"), text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run ``python -m hflray.rl.card`` and return its exit code."""
-    return exit_code(card_app, arguments, "python -m hflray.rl.card")
+    return exit_code(app, arguments, "python -m hflray.rl.card")
 
 
 if __name__ == "__main__":

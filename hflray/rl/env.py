@@ -42,9 +42,6 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         num_edges: number of edges that rows are padded to; None: the largest M of the specification.
         reward: ``teacher`` or ``cost``.
         shuffle: put the devices of each episode in a random order, which makes many fleets of one.
-        in_order: go through the pool in order instead of drawing from it, as evaluations do.
-        seed_once: use the seed of the first `reset` and ignore later ones. RLlib's stock environment runner passes the
-            same seed at every sample of complete episodes, and would replay the same fleets for ever.
 
     An observation is ``Box((row,), float32)``, the row of the device to assign, and zeros after the last device. An
     action is ``Discrete(num_edges)``. Each ``info`` has:
@@ -66,8 +63,6 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         num_edges: int | None = None,
         reward: Reward = "teacher",
         shuffle: bool = True,
-        in_order: bool = False,
-        seed_once: bool = False,
     ) -> None:
         if reward not in ("teacher", "cost"):
             raise ConfigError(f"learning.reward: got '{reward}'; accepted: teacher, cost")
@@ -82,12 +77,11 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         if features in PAPERS and self.drawn.num_edges != (self.num_edges, self.num_edges):
             raise ConfigError(f"learning.features: '{features}' rows cannot be padded to more edges; use db, or one M")
         self.features: FeatureSet = features
-        self.reward, self.shuffle, self.in_order = reward, shuffle, in_order
+        self.reward, self.shuffle = reward, shuffle
         row = WIDTHS[features].row(self.num_edges)
         low, high = (0.0, 1.0) if features in PAPERS else (-np.inf, np.inf)
         self.observation_space = gym.spaces.Box(low, high, (row,), np.float32)
         self.action_space = gym.spaces.Discrete(self.num_edges)
-        self._seed_once, self._seeded, self._next = seed_once, False, 0
         self._end = np.zeros(row, dtype=np.float32)
 
     def reset(
@@ -98,8 +92,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         Raises:
             DataError: a feature of the fleet is not finite.
         """
-        super().reset(seed=None if self._seed_once and self._seeded else seed)
-        self._seeded = self._seeded or seed is not None
+        super().reset(seed=seed)
         number, solved = self._fleet(options or {})
         order = np.arange(len(solved.labels))
         if self.shuffle:
@@ -134,12 +127,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         if self.pool is None:
             number = int(self.np_random.integers(2**31))
             return number, self.drawn.solve(number)
-        if "fleet" in options:
-            number = int(options["fleet"])
-        elif self.in_order:
-            number, self._next = self._next, (self._next + 1) % len(self.pool)
-        else:
-            number = int(self.np_random.integers(len(self.pool)))
+        number = int(options["fleet"] if "fleet" in options else self.np_random.integers(len(self.pool)))
         return number, self.pool[number]
 
     def _start_costs(self, solved: SolvedFleet, order: NDArray[np.intp]) -> None:
@@ -168,11 +156,6 @@ def open_pool(folder: str, count: int | None = None) -> FleetPool:
     return FleetPool(folder, count=count)
 
 
-def register() -> None:
-    """Register the environment with ``gymnasium.make`` by both names; importing this module calls this function."""
-    for name in (ENV_ID, OLD_ENV_ID):
-        if name not in gym.registry:
-            gym.register(id=name, entry_point="hflray.rl.env:DeviceAssignmentEnv")
-
-
-register()
+for _name in (ENV_ID, OLD_ENV_ID):
+    if _name not in gym.registry:
+        gym.register(id=_name, entry_point="hflray.rl.env:DeviceAssignmentEnv")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from os import sched_getaffinity
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
+from hflray.assignment.policy import load_policy, save_policy
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import DivergedError
-from hflray.rl.fleets import FleetSpec, assignment_objective
-from hflray.rl.solved_fleets import FleetPool
+from hflray.rl.fleets import FleetSpec, assignment_objective, reporting
+from hflray.rl.solved_fleets import FleetPool, prepare
 from hflray.seeding import stream
 from hflray.support.files import replacing
+from hflray.support.provenance import git_commit
 
 TEACHER, BOUND = "teacher", "lower_bound"
 # HFEL starts from the geographic assignment here, and local search from the best gain (docs/design.md, D8).
@@ -64,6 +67,16 @@ class Quality:
             metrics.ASSIGNER_AGREEMENT: self.agreement,
             metrics.ASSIGNER_OBJECTIVE: self.objective,
             **{metrics.assigner_ratio(name): value for name, value in self.ratio.items()},
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of a policy's card, JSON-ready; the fleets are then reporting fleets."""
+        return {
+            "reporting_fleets": len(self.objectives),
+            "agreement": round(self.agreement, 4),
+            "greedy_return": round(self.greedy_return, 2),
+            "objective": round(self.objective, 3),
+            "ratio": {name: round(value, 4) for name, value in self.ratio.items()},
         }
 
 
@@ -115,6 +128,27 @@ class Evaluation:
             best = q.argmax(-1).numpy()
             assignments += [best[i, : len(matrix)].astype(np.intp) for i, matrix in enumerate(rows)]
         return assignments
+
+
+def measure(path: Path, count: int) -> None:
+    """Measure a policy on reporting fleets of its specification, and write the figures into its card.
+
+    Neither training nor the choice of a snapshot used the reporting fleets.
+
+    Args:
+        path: the policy's file, which is rewritten.
+        count: number of fleets.
+
+    Raises:
+        ConfigError: `path` holds no policy.
+    """
+    network, card = load_policy(path)
+    spec = reporting(FleetSpec.from_dict(card["trained_on"]["specification"]))
+    evaluation = Evaluation(prepare(spec, count), network.spec.features, network.spec.num_edges)
+    quality = evaluation(network)
+    mean_ratio = float((quality.objectives / evaluation.references["local_search"]).mean())
+    reported = quality.summary() | {"mean_ratio": round(mean_ratio, 4), "git_commit": git_commit()}
+    save_policy(path, network, card | {"reported": reported})
 
 
 def references(pool: FleetPool, progress: Callable[[int, int], None] | None = None) -> dict[str, NDArray[np.float64]]:

@@ -1,6 +1,6 @@
 """The gradient of the round's objective for a Q-network that is used as a stochastic policy.
 
-The policy is ``π(m | n) = softmax(Q_n / temperature)``, independently for each device. For a drawn assignment,
+The policy is ``π(m | n) = softmax(Q_n)``, independently for each device. For a drawn assignment,
 `transfer_objectives` computes the objective J with each device moved to each edge while all other devices stay. The
 gradient
 
@@ -46,15 +46,12 @@ class CostGradient:
     Args:
         network: the network, which is trained in place.
         learning_rate: Adam's learning rate.
-        temperature: temperature of the softmax over Q.
         batch: number of fleets per update.
         seed: seed of all draws.
     """
 
-    def __init__(
-        self, network: QNetwork, *, learning_rate: float, temperature: float = 1.0, batch: int = 16, seed: int = 0
-    ) -> None:
-        self.network, self.temperature, self.batch = network.requires_grad_(True).train(), temperature, batch
+    def __init__(self, network: QNetwork, *, learning_rate: float, batch: int = 16, seed: int = 0) -> None:
+        self.network, self.batch = network.requires_grad_(True).train(), batch
         self.optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
         self.rng = np.random.default_rng(seed)
         self.updates = 0
@@ -75,7 +72,7 @@ class CostGradient:
         """
         orders = [self.rng.permutation(len(fleet.labels)) for fleet in fleets]
         rows, lengths = batch_of(fleets, self.network, orders)
-        share = (self.network(rows, lengths) / self.temperature).softmax(dim=-1)
+        share = self.network(rows, lengths).softmax(dim=-1)
         # Draw by inversion with NumPy's generator, because torch's generator is global.
         level = share.detach().double().cumsum(-1)
         draws = torch.from_numpy(self.rng.random(level.shape[:2])) * level[..., -1]

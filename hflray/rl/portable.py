@@ -1,19 +1,78 @@
 """RLlib's state, a tree of dictionaries, lists, numbers and arrays, as JSON values and named arrays.
 
 RLlib saves its state as pickles, which run code when they are loaded. `hflray.support.checkpoint` saves what `flatten`
-returns as safetensors and JSON instead. Types and bits are preserved, so that a restored run continues bit for bit.
+returns as safetensors and JSON instead. Types and bits are preserved, so that a restored run continues bit for bit, and
+a checkpoint from a stranger runs no code. `save_state` and `restore_state` are for both algorithms of hflray.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import torch
+from ray.rllib.core import COMPONENT_ENV_RUNNER
+
+from hflray.errors import ConfigError, DamagedError
+from hflray.support import checkpoint
+from hflray.support.reader import read_json
 
 TREE = "tree"
+STATE = "hflray_state"  # the folder of the state in that of a checkpoint
+
+
+def save_state(algorithm: Any, folder: Path, tree: Any, **beside: Any) -> str:
+    """Write `tree`, the runner's generators, and arrays and JSON values `beside` them; return the folder's name."""
+    state = beside | {"generators": algorithm.env_runner.generators(), "ray": ray.__version__} | flatten(tree)
+    checkpoint.save(folder / STATE, state)
+    return str(folder)
+
+
+def restore_state(algorithm: Any, folder: Path) -> tuple[dict[str, Any], Any]:
+    """Restore the algorithm and its runner from what `save_state` wrote; return the state and its tree.
+
+    Raises:
+        DamagedError, ConfigError: see `checked_state`.
+    """
+    state = checked_state(folder)
+    tree = restore(state)
+    of_rllib = tree.get("rllib", tree)
+    algorithm.set_state(of_rllib)
+    # RLlib has just set the runner's count of steps, on which ε depends, to that of metrics that it restored later.
+    algorithm.env_runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
+    algorithm.env_runner.set_generators(state["generators"])
+    return state, tree
+
+
+def checked_state(folder: Path) -> dict[str, Any]:
+    """Return the state that `save_state` wrote into `folder`.
+
+    Raises:
+        DamagedError: `folder` holds no such checkpoint, or a damaged one.
+        ConfigError: it is one of another version.
+    """
+    try:
+        content = read_json(folder / STATE / checkpoint.REST)
+        version, portable = content["ray"], TREE in content
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(
+            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give the folder of one, or begin anew"
+        ) from error
+    if version != ray.__version__:
+        raise ConfigError(
+            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
+            f"only with the version that made it; install ray=={version} to go on, or begin anew"
+        )
+    if not portable:
+        raise ConfigError(
+            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
+            "with that version of hflray, or begin anew"
+        )
+    return checkpoint.load(folder / STATE)
 
 
 def flatten(state: Any) -> dict[str, Any]:

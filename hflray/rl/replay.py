@@ -15,7 +15,7 @@ import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
-from hflray.rl.learner import TEACHER, Drawn
+from hflray.rl.module import TEACHER, Drawn
 
 
 class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]

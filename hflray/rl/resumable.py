@@ -8,32 +8,35 @@ import math
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import ray
 import torch
 from pydantic import BaseModel, Field
 
+from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, DamagedError, DivergedError
-from hflray.rl.algorithm import checked_state
-from hflray.rl.files import PROGRESS, RLLIB
+from hflray.rl.portable import checked_state
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
+from hflray.support.provenance import git_commit, release
 from hflray.support.reader import fit, read_json
 from hflray.training.start import start_local_ray
 
+RLLIB, PROGRESS = "rllib", "training.json"  # in the folder of a checkpoint
 OBJECT_STORE_BYTES = 100 * 2**20
 
 
-class LearnedPoint(Protocol):
-    """A point of a learning curve."""
+class Point(NamedTuple):
+    """A point of a learning curve.
 
-    @property
-    def env_steps(self) -> int:
-        """The number of environment steps so far; the point is logged under it."""
+    Attributes:
+        env_steps: number of environment steps so far; the point is logged under it.
+        metrics: the logged metrics by name; `hflray.metrics` explains them.
+    """
 
-    def metrics(self) -> dict[str, float]:
-        """Return the logged metrics by name."""
+    env_steps: int
+    metrics: dict[str, float]
 
 
 class ProgressContent(BaseModel):
@@ -54,13 +57,15 @@ class ResumableTraining(ABC):
         env_steps, episodes: what was played so far.
         learn_s: training time so far without evaluations, s.
         points: the learning curve.
-        section: the name of the section of the configuration that a resumed run must share.
+        section: the name of the section of the configuration that a resumed run must share, except for `limits`.
     """
 
     algorithm: Any
     section: ClassVar[str]
+    limits: ClassVar[frozenset[str]]
 
-    def __init__(self) -> None:
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # two threads are slower as soon as another process runs
         quiet_ray()
@@ -84,17 +89,56 @@ class ResumableTraining(ABC):
     def finished(self) -> bool:
         """Whether a limit of the configuration has been reached."""
 
-    @abstractmethod
-    def advance(self) -> LearnedPoint:
-        """Train until the next evaluation or until a limit, and evaluate."""
+    @property
+    def chosen(self) -> BaseModel:
+        """The settings of the run's section."""
+        settings: BaseModel = getattr(self.config, self.section)
+        return settings
 
     @abstractmethod
+    def measured(self, episode_return: float, loss: float, steps_per_s: float) -> dict[str, float]:
+        """Evaluate the network and return the metrics of a point, by name.
+
+        Args:
+            episode_return: mean return of the last training episodes, exploration included.
+            loss: loss of the last update.
+            steps_per_s: environment steps per second since the previous point.
+        """
+
+    @abstractmethod
+    def surroundings(self) -> dict[str, Any]:
+        """Return what a resumed run must share beside its section, JSON-ready."""
+
+    def advance(self) -> Point:
+        """Train until the next evaluation or until a limit, and evaluate.
+
+        Raises:
+            DivergedError: the loss or an output of the network is not finite.
+        """
+        every = getattr(self.config, self.section).evaluate_every
+        steps, begun = self.env_steps, self.learn_s
+        result, loss = self.train_until((self.env_steps // every + 1) * every)
+        rate = (self.env_steps - steps) / (self.learn_s - begun)
+        values = self.measured(float(result["env_runners"]["episode_return_mean"]), loss, rate)
+        self.points.append({"env_steps": float(self.env_steps), **values})
+        return Point(self.env_steps, values)
+
     def settings(self) -> dict[str, Any]:
         """Return the settings that a resumed run must share, JSON-ready."""
+        return self.chosen.model_dump(mode="json", exclude=set(self.limits)) | self.surroundings()
 
-    @abstractmethod
-    def defaults(self) -> dict[str, Any]:
-        """Return the defaults of the settings, JSON-ready, for states that lack newer settings."""
+    def card(self, trained_on: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+        """Return the card of the policy as it is, JSON-ready, with what it was trained on and how good it is."""
+        return {
+            "trained_on": trained_on,
+            "algorithm": self.chosen.model_dump(mode="json"),
+            "seed": self.config.seed,
+            "env_steps": self.env_steps,
+            "learn_s": round(self.learn_s, 1),
+            "results": results,
+            "git_commit": git_commit(),
+            "release": release(),
+        }
 
     @abstractmethod
     def save_policy(self, path: str | Path) -> None:
@@ -152,7 +196,7 @@ class ResumableTraining(ABC):
             ) from error
         current = self.settings()
         # The state lacks settings that are newer than it; it was then trained with their defaults.
-        saved = self.defaults() | state["learning"]
+        saved = type(self.chosen)().model_dump(mode="json") | state["learning"]
         differ = [
             f"{key} = {saved.get(key)} in the checkpoint, {current[key]} in the configuration"
             for key in current

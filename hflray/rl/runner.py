@@ -15,17 +15,9 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from hflray.assignment.network import padded_batch
-from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.module import DRAWS, EPSILON, LENGTHS
 from hflray.rl.replay import whole_episode
 from hflray.seeding import stream
-
-
-class ConfiguredEnv(DeviceAssignmentEnv):
-    """The environment for RLlib, which passes all arguments as one mapping, ``env_config``."""
-
-    def __init__(self, context: dict[str, Any]) -> None:
-        super().__init__(**context)
 
 
 class SeededRunner(SingleAgentEnvRunner):  # type: ignore[misc]
@@ -58,6 +50,14 @@ class SeededRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         for rng, state in zip((self.rng, *(env.np_random for env in self.raw)), states, strict=True):
             rng.bit_generator.state = state
 
+    def counted(self, episodes: list[Any]) -> list[Any]:
+        """Return finished episodes, of which RLlib's metrics now know."""
+        steps = sum(len(episode) for episode in episodes)
+        self._done_episodes_for_metrics.extend(episodes)
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=steps)
+        self._increase_sampled_metrics(steps, len(episodes))
+        return episodes
+
 
 class WholeEpisodeRunner(SeededRunner):
     """A runner that samples whole episodes of the assigner, with one pass of the network for each."""
@@ -65,14 +65,9 @@ class WholeEpisodeRunner(SeededRunner):
     streams: ClassVar[str] = "assigner"
 
     def _sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool,
-        random_actions: bool = False,
-        force_reset: bool = False,
-    ) -> list[Any]:
+        self, *, num_timesteps: int | None = None, num_episodes: int | None = None, explore: bool,
+        random_actions: bool = False, **_: Any,
+    ) -> list[Any]:  # fmt: skip
         done: list[Any] = []
         steps = 0
         while steps < num_timesteps if num_timesteps is not None else len(done) < (num_episodes or 1):
@@ -85,10 +80,7 @@ class WholeEpisodeRunner(SeededRunner):
                 rewards = [env.step(edge)[1] for edge in chosen[:n].tolist()]
                 done.append(whole_episode(info["rows"], chosen[:n], rewards, info["teacher"], spaces))
                 steps += n
-        self._done_episodes_for_metrics.extend(done)
-        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=steps)
-        self._increase_sampled_metrics(steps, len(done))
-        return done
+        return self.counted(done)
 
     def _decide(
         self, rows: list[NDArray[np.float32]], explore: bool, random_actions: bool, steps: int
@@ -104,10 +96,7 @@ class WholeEpisodeRunner(SeededRunner):
 
     def _epsilon(self, step: int) -> float:
         """Return ε at `step`, by the configured schedule ``[(step, value), …]``, which is linear between its points."""
-        points = self.config.epsilon
-        if not isinstance(points, list | tuple):
-            return float(points)
-        return float(np.interp(step, [at for at, _ in points], [value for _, value in points]))
+        return float(np.interp(step, *np.transpose(self.config.epsilon)))
 
 
 def batch_of(rows: list[NDArray[np.float32]]) -> dict[str, Any]:

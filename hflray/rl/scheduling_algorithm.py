@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
-from ray.rllib.core import COMPONENT_ENV_RUNNER
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray.config import BITS_PER_KB, ExperimentConfig
 from hflray.cost import Workload
 from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import given_fleet
-from hflray.rl.algorithm import checked_state
-from hflray.rl.files import STATE
-from hflray.rl.portable import flatten, restore
-from hflray.rl.scheduling_module import ConfiguredSchedulingEnv, ScoreModule, ScoreRunner
+from hflray.rl.portable import restore_state, save_state
+from hflray.rl.scheduling_env import ENV_ID
+from hflray.rl.scheduling_module import ScoreModule, ScoreRunner
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
-from hflray.support import checkpoint
 from hflray.support.ray_private import learner_module
 
 TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set
@@ -40,25 +36,17 @@ class ScorePPO(PPO):  # type: ignore[misc]
 
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
         """Write the whole state to the folder `path`."""
-        runner: ScoreRunner = self.env_runner
         # RLlib shuffles a batch by NumPy's global generator.
         whole = {"rllib": self.get_state(), "numpy": np.random.get_state()}  # noqa: NPY002
-        state = {"generators": runner.generators(), "ray": ray.__version__} | flatten(whole)
-        checkpoint.save(Path(path) / STATE, state)
-        return str(path)
+        return save_state(self, Path(path), whole)
 
     def restore_from_path(self, path: Any, **kwargs: Any) -> None:
         """Restore everything that `save_to_path` saved.
 
         Raises:
-            ConfigError: `path` holds no such checkpoint, or one of another version.
+            DamagedError, ConfigError: see `hflray.rl.portable.checked_state`.
         """
-        state = checked_state(Path(path))
-        whole = restore(state)
-        self.set_state(whole["rllib"])
-        runner: ScoreRunner = self.env_runner
-        runner.set_state(whole["rllib"][COMPONENT_ENV_RUNNER])  # RLlib has just set its count of steps to 0
-        runner.set_generators(state["generators"])
+        _, whole = restore_state(self, Path(path))
         np.random.set_state(whole["numpy"])  # noqa: NPY002
 
 
@@ -92,7 +80,7 @@ def scheduling_algorithm_config(config: ExperimentConfig) -> PPOConfig:
     }
     rllib_config: PPOConfig = (
         ScorePPO.get_default_config()
-        .environment(ConfiguredSchedulingEnv, env_config=environment(config), disable_env_checking=True)
+        .environment(ENV_ID, env_config=environment(config), disable_env_checking=True)
         .env_runners(
             num_env_runners=0,
             num_envs_per_env_runner=agent.environments,

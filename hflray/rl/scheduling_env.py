@@ -66,7 +66,6 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         target: accuracy at which an episode ends.
         max_rounds: number of rounds after which it is cut off.
         curve: the learning curve.
-        seed_once: use the seed of the first `reset` and ignore later ones; see `hflray.rl.env`.
         fleet: the law of the fleets, or the one fleet of all episodes; None: Table I with N devices and M
             edges, which it otherwise replaces.
 
@@ -89,7 +88,6 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         target: float = 0.85,
         max_rounds: int = 60,
         curve: Curve = DIGITS,
-        seed_once: bool = False,
         fleet: FleetConfig | Fleet | None = None,
     ) -> None:
         if reward not in REWARDS:
@@ -104,14 +102,12 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.assigner, self.reward, self.curve = build_assigner(assigner), reward, curve
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_devices * (OWN + num_classes),), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (num_devices,), np.float32)
-        self._seed_once, self._seeded = seed_once, False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode with another fleet."""
-        super().reset(seed=None if self._seed_once and self._seeded else seed)
-        self._seeded = self._seeded or seed is not None
+        super().reset(seed=seed)
         self.begin(self.np_random)
         return self.observation(), {metrics.ACCURACY: 0.0}
 
@@ -185,10 +181,5 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         return device_rows(self.context(), self.num_scheduled, self.accuracy / self.target).ravel()
 
 
-def register() -> None:
-    """Register the environment with ``gymnasium.make``; importing this module calls this function."""
-    if ENV_ID not in gym.registry:
-        gym.register(id=ENV_ID, entry_point="hflray.rl.scheduling_env:SchedulingEnv")
-
-
-register()
+if ENV_ID not in gym.registry:
+    gym.register(id=ENV_ID, entry_point="hflray.rl.scheduling_env:SchedulingEnv")

@@ -2,26 +2,80 @@
 
 The actor is the network of `hflray.scheduling.network`, so that RLlib trains the network that inference loads. The
 critic is another network, over the mean of the devices' rows as a small network sees them.
+
+The agent draws H of N devices one after the other, in proportion to exp(score). An action is one number for each
+device, and its H largest, in order, are the devices drawn. Their probability is that
+of Plackett and Luce: the product, over the draws, of ``exp(score) / Σ exp(score of the devices that are left)``.
+Adding a Gumbel number to each score and sorting makes such a draw (Yellott, 1977). Only the order of the H devices
+counts for the probability of an action, because nothing else of it reaches the environment.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.distribution import Distribution
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor, nn
 
-from hflray.rl.plackett_luce import PlackettLuce, noisy
 from hflray.rl.runner import SeededRunner
-from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.scheduling.rows import OWN
+
+
+class PlackettLuce(Distribution):  # type: ignore[misc]
+    """The distribution of the actions of one state, or of a batch of states.
+
+    Args:
+        scores: (…, N).
+        count: H.
+    """
+
+    def __init__(self, scores: Tensor, count: int) -> None:
+        super().__init__()
+        self.scores, self.count = scores, count
+
+    @classmethod
+    def from_logits(cls, logits: Tensor, count: int = 1, **kwargs: Any) -> PlackettLuce:
+        return PlackettLuce(logits, count)
+
+    def logp(self, value: Tensor, **kwargs: Any) -> Tensor:
+        """Return the logarithm of the probability of each action's first H devices, in order, (…,)."""
+        ordered = self.scores.gather(-1, value.argsort(dim=-1, descending=True, stable=True))
+        left = ordered.flip(-1).logcumsumexp(-1).flip(-1)
+        return (ordered - left)[..., : self.count].sum(-1)
+
+    def entropy(self, **kwargs: Any) -> Tensor:
+        """Return the entropy of the first draw, (…,); that of all draws has no closed form."""
+        logp = self.scores.log_softmax(-1)
+        return -(logp.exp() * logp).sum(-1)
+
+    def sample(self, *, sample_shape: Any = None, **kwargs: Any) -> Tensor:
+        uniform = torch.rand(self.scores.shape)
+        return noisy(self.scores, uniform)
+
+    def rsample(self, *, sample_shape: Any = None, **kwargs: Any) -> Any:
+        raise NotImplementedError("a draw of devices has no gradient")
+
+    def kl(self, other: Distribution, **kwargs: Any) -> Any:
+        raise NotImplementedError("the divergence of two draws has no closed form; set use_kl_loss=False")
+
+    @staticmethod
+    def required_input_dim(space: gym.Space[Any], **kwargs: Any) -> int:
+        return int(space.shape[0]) if space.shape else 0
+
+
+def noisy(scores: Tensor, uniform: Tensor) -> Tensor:
+    """Return the action that uniform numbers in [0, 1) draw, (…, N), scaled into (-1, 1) without a change of order."""
+    tiny = torch.finfo(torch.float32).tiny
+    gumbel = -torch.log(-torch.log(uniform.clamp(tiny, 1 - 2**-24)))
+    return torch.nn.functional.softsign(scores + gumbel)
 
 
 class ScoreModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
@@ -60,86 +114,29 @@ class ScoreModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return rows.view(len(rows), self.model_config["num_devices"], -1)
 
 
-class ConfiguredSchedulingEnv(SchedulingEnv):
-    """The environment for RLlib, which passes all arguments as one mapping, ``env_config``."""
-
-    def __init__(self, context: dict[str, Any]) -> None:
-        super().__init__(**context)
-
-
 class ScoreRunner(SeededRunner):
     """A runner that plays one whole episode in each environment, all of them together."""
 
     streams: ClassVar[str] = "scheduler"
 
-    def _sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        explore: bool,
-        random_actions: bool = False,
-        force_reset: bool = False,
-    ) -> list[Any]:
+    def _sample(self, *, explore: bool, **_: Any) -> list[Any]:
         count = self.module.model_config["num_scheduled"]
-        played = [_Played(env.reset()[0]) for env in self.raw]
-        active = list(range(len(played)))
-        while active:
-            rows = torch.from_numpy(np.stack([played[number].observations[-1] for number in active]))
+        spaces = {"observation_space": self.env.single_observation_space, "action_space": self.env.single_action_space}
+        played = [SingleAgentEpisode(**spaces) for _ in self.raw]
+        for episode, env in zip(played, self.raw, strict=True):
+            episode.add_env_reset(env.reset()[0])
+        while active := [number for number, episode in enumerate(played) if not episode.is_done]:
+            rows = torch.from_numpy(np.stack([played[number].get_observations(-1) for number in active]))
             with torch.no_grad():
                 scores = self.module.forward_inference({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS]
                 uniform = torch.as_tensor(self.rng.random(scores.shape, dtype=np.float32))
                 actions = noisy(scores, uniform) if explore else torch.nn.functional.softsign(scores)
                 logp = PlackettLuce(scores, count).logp(actions).numpy()
             for place, number in enumerate(active):
-                played[number].step(self.raw[number], actions[place].numpy(), scores[place].numpy(), logp[place])
-            active = [number for number in active if not played[number].done]
-        spaces = self.env.single_observation_space, self.env.single_action_space
-        done = [one.episode(spaces) for one in played]
-        steps = sum(len(episode) for episode in done)
-        self._done_episodes_for_metrics.extend(done)
-        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=steps)
-        self._increase_sampled_metrics(steps, len(done))
-        return done
-
-
-class _Played:
-    """An episode while it is played."""
-
-    def __init__(self, observation: NDArray[np.float32]) -> None:
-        self.observations = [observation]
-        self.actions: list[NDArray[np.float32]] = []
-        self.scores: list[NDArray[np.float32]] = []
-        self.rewards: list[float] = []
-        self.logp: list[np.float32] = []
-        self.terminated = self.truncated = False
-
-    @property
-    def done(self) -> bool:
-        return self.terminated or self.truncated
-
-    def step(
-        self, env: SchedulingEnv, action: NDArray[np.float32], scores: NDArray[np.float32], logp: np.float32
-    ) -> None:
-        """Play a round; `scores` and `logp` are the distribution of the action and its probability."""
-        observation, reward, self.terminated, self.truncated, _ = env.step(action)
-        self.observations.append(observation)
-        self.actions.append(action)
-        self.scores.append(scores)
-        self.rewards.append(reward)
-        self.logp.append(logp)
-
-    def episode(self, spaces: tuple[Any, Any]) -> SingleAgentEpisode:
-        """Return the finished episode as RLlib knows it."""
-        return SingleAgentEpisode(
-            observations=self.observations,
-            actions=self.actions,
-            rewards=self.rewards,
-            infos=[{}] * len(self.observations),
-            terminated=self.terminated,
-            truncated=self.truncated,
-            extra_model_outputs={Columns.ACTION_DIST_INPUTS: self.scores, Columns.ACTION_LOGP: self.logp},
-            len_lookback_buffer=0,
-            observation_space=spaces[0],
-            action_space=spaces[1],
-        ).to_numpy()
+                action, extra = actions[place].numpy(), {Columns.ACTION_DIST_INPUTS: scores[place].numpy()}
+                observation, reward, ended, cut, _info = self.raw[number].step(action)
+                extra[Columns.ACTION_LOGP] = logp[place]
+                played[number].add_env_step(
+                    observation, action, reward, terminated=ended, truncated=cut, extra_model_outputs=extra
+                )
+        return self.counted([episode.to_numpy() for episode in played])

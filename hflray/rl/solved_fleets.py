@@ -3,15 +3,12 @@
 The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Both carry checksums: the
 specification its hash, and an npz archive a CRC-32 of each array. Each fleet is a function of the specification and the
 fleet's number. A cache can therefore grow while it is read, and two machines make the same cache.
-
-    python -m hflray.rl.solved_fleets --config FILE --set learning.fleets=5000      # solve ahead
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +21,12 @@ from hflray.assignment import build_assigner
 from hflray.assignment.objective import Hop, RoundProblem
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import ConfigError
-from hflray.rl.cli import pool_app
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 from hflray.support.files import replacing, write
 from hflray.support.reader import read_json
-from hflray.support.terminal.app import exit_code
 
 SPEC = "spec.json"
+SHARD = 250  # fleets per file; finished files stay if the process is stopped
 
 
 def default_cache(spec: FleetSpec) -> Path:
@@ -56,12 +52,16 @@ class FleetPool:
             check_same(self.folder, self.spec, spec)
         self.fleets: list[SolvedFleet] = []
         self.solve_s = 0.0
-        self.refresh()
+        for first, end, path in _shards(self.folder):
+            if first <= len(self.fleets) < end:
+                fleets, solve_s = _read_shard(path)
+                self.fleets += fleets[len(self.fleets) - first :]
+                self.solve_s += solve_s
         if count is not None:
             if len(self.fleets) < count:
                 raise ConfigError(
-                    f"learning.fleets: {count} wanted, {self.folder} holds {len(self.fleets)}; solve the rest with: "
-                    f"python -m hflray.rl.solved_fleets --config FILE --set learning.fleets={count}"
+                    f"learning.fleets: {count} wanted, {self.folder} holds {len(self.fleets)}; solve the rest with "
+                    f"hflray.rl.solved_fleets.prepare(spec, {count}, folder)"
                 )
             del self.fleets[count:]
 
@@ -76,20 +76,6 @@ class FleetPool:
 
     def __reduce__(self) -> tuple[Any, ...]:  # a pool may be gigabytes, so unpickling reads the cache instead
         return FleetPool, (self.folder, self.spec, len(self))
-
-    @property
-    def num_edges(self) -> int:
-        """The largest M of the specification, to which rows are padded."""
-        return self.spec.num_edges[1]
-
-    def refresh(self) -> int:
-        """Read the fleets that were solved since the last call, and return the number of all fleets."""
-        for first, end, path in _shards(self.folder):
-            if first <= len(self.fleets) < end:
-                fleets, solve_s = _read_shard(path)
-                self.fleets += fleets[len(self.fleets) - first :]
-                self.solve_s += solve_s
-        return len(self.fleets)
 
 
 def read_spec(folder: Path) -> FleetSpec:
@@ -140,8 +126,6 @@ def prepare(
     *,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    ray: bool = False,
-    shard: int = 250,
 ) -> FleetPool:
     """Solve those of the first `count` fleets of `spec` that its cache lacks, and open the cache.
 
@@ -151,8 +135,6 @@ def prepare(
         folder: the cache; None: `default_cache`.
         workers: number of solving threads (the kernels release the interpreter lock); None: one per CPU.
         progress: called with the number of solved fleets and `count`.
-        ray: solve as Ray tasks, one CPU each, on the cluster that Ray is connected to.
-        shard: fleets per file. Finished files stay if the process is stopped.
 
     Raises:
         ConfigError: the cache is of another specification, or a teacher's option is unknown.
@@ -170,33 +152,17 @@ def prepare(
     solved = _solved(target)
     if progress:
         progress(min(solved, count), count)
-    solve = _solve_with_ray if ray else _solve_with_threads
-    step = max(1, min(shard, count - solved))
+    step = max(1, min(SHARD, count - solved))
     while solved < count:
         end = min(solved + step, count)
         begin = time.perf_counter()
-        fleets = solve(spec, solved, end, workers or len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as threads:
+            fleets = list(threads.map(spec.solve, range(solved, end)))
         write_shard(target / f"fleets-{solved:08d}-{end:08d}.npz", fleets, time.perf_counter() - begin)
         solved = end
         if progress:
             progress(solved, count)
     return FleetPool(target, spec, count)
-
-
-def _solve_with_threads(spec: FleetSpec, first: int, end: int, workers: int) -> list[SolvedFleet]:
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(spec.solve, range(first, end)))
-
-
-def _solve_with_ray(spec: FleetSpec, first: int, end: int, workers: int) -> list[SolvedFleet]:
-    import ray
-
-    def solve_all(indices: list[int]) -> list[SolvedFleet]:
-        return [spec.solve(index) for index in indices]
-
-    task = ray.remote(num_cpus=1)(solve_all)
-    parts = [range(first, end)[i : i + 10] for i in range(0, end - first, 10)]
-    return [fleet for part in ray.get([task.remote(list(part)) for part in parts]) for fleet in part]
 
 
 _PER_DEVICE = ("cycles", "power", "cap")
@@ -260,12 +226,3 @@ def _solved(folder: Path) -> int:
     for first, end, _ in _shards(folder):
         count = max(count, end) if first <= count else count
     return count
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.solved_fleets`` and return its exit code."""
-    return exit_code(pool_app, arguments, "python -m hflray.rl.solved_fleets")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

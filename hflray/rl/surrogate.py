@@ -7,20 +7,18 @@ round, on costs, or on the model's size.
 
 `DIGITS` was fitted on 17 runs of ``tune_configs/joint_cost.yaml`` with even seeds, of IKC and of joint_cost with and
 without turns. On the 13 runs with odd seeds its mean absolute error over the rounds is 1.7 points of accuracy. Its end
-is too low: it stays below 90.5 %, where runs go on to 92 %. Other data need another fit (`fit`). The curve is a
+is too low: it stays below 90.5 %, where runs go on to 92 %. Other data need another fit. The curve is a
 stand-in for quick experiments and no result: what a scheduler is worth, a real run shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from hflray import metrics
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -74,48 +72,9 @@ class Curve:
 
     def accuracy(self, progress: Progress) -> float:
         """Return the accuracy after the rounds of `progress`."""
-        return float(self._of(np.array([progress.balance]), np.array([progress.coverage]))[0])
-
-    def _of(self, balance: FloatArray, coverage: FloatArray) -> FloatArray:
+        balance, coverage = np.array([progress.balance]), np.array([progress.coverage])
         rise = 1.0 - np.exp(-((balance / self.pace) ** self.shape))
-        return np.asarray(self.best * coverage**self.breadth * rise)
-
-    def error(self, runs: Sequence[Observed]) -> float:
-        """Return the mean absolute error over all rounds of some runs."""
-        return float(
-            np.concatenate([np.abs(self._of(run.balance, run.coverage) - run.accuracy) for run in runs]).mean()
-        )
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A real run as the curve sees it: balance, coverage and accuracy after each of its n rounds, (n,) each."""
-
-    balance: FloatArray
-    coverage: FloatArray
-    accuracy: FloatArray
-
-    @classmethod
-    def of(cls, schedules: Sequence[IntArray], accuracy: Sequence[float], class_counts: IntArray) -> Observed:
-        """Return the run that scheduled these devices round by round and reached these accuracies."""
-        progress, rows = Progress.start(len(class_counts)), []
-        for devices in schedules:
-            progress = progress.after(np.asarray(devices, dtype=np.intp), class_counts)
-            rows.append((progress.balance, progress.coverage))
-        balance, coverage = np.array(rows).T
-        return cls(balance, coverage, np.asarray(accuracy, dtype=np.float64))
-
-
-def fit(runs: Sequence[Observed], start: Curve | None = None) -> Curve:
-    """Return the curve of the smallest squared error over the rounds of some runs."""
-
-    def errors(values: FloatArray) -> FloatArray:
-        curve = Curve(*values)
-        return np.concatenate([curve._of(run.balance, run.coverage) - run.accuracy for run in runs])
-
-    bounds = ([0.1, 0.1, 0.1, 0.0], [1.0, 1e4, 3.0, 3.0])
-    solution = least_squares(errors, astuple(start or Curve(0.95, 5.0, 0.7, 0.1)), bounds=bounds)
-    return Curve(*map(float, solution.x))
+        return float((self.best * coverage**self.breadth * rise)[0])
 
 
 DIGITS = Curve(best=0.905, pace=3.72, shape=0.903, breadth=0.0104)

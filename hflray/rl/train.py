@@ -1,85 +1,80 @@
-"""Training of the assigner (Algorithm 5): a loop around the RLlib algorithm that evaluates, saves and resumes.
+"""The command that trains the assigner (Algorithm 5), without Tune.
 
 ::
 
     hflray train-assigner --config FILE --set learning.minutes=40 --out runs/any --resume
 
-`hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``). The result is a function of
-the configuration if ``learning.env_steps`` is the limit, and depends on the machine's speed if ``learning.minutes`` is.
-A checkpoint holds the whole state, the replay buffer and all generators included, so that a stopped run resumes bit for
-bit.
+It imports `hflray.rl.session` only when it runs, because importing torch and RLlib takes seconds.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from hflray.config import ExperimentConfig
-from hflray.errors import ConfigError
-from hflray.rl.cli import train_app
-from hflray.rl.files import CHECKPOINT, HISTORY, POLICY
-from hflray.rl.session import AssignerTraining, Point, Report
-from hflray.support.files import write
-from hflray.support.terminal.app import exit_code
+import typer
+
+from hflray.rl import POLICY
+from hflray.support.terminal.app import HELP, exit_code, single
+
+if TYPE_CHECKING:
+    from hflray.rl.resumable import Point
+
+app = single()
 
 
-def train(
-    config: ExperimentConfig,
-    folder: str | Path,
-    *,
-    resume: bool = False,
-    save_minutes: float = 5.0,
-    on_point: Callable[[AssignerTraining, Point], None] | None = None,
-    report: Report | None = None,
-) -> list[dict[str, float]]:
-    """Train to the limits of the configuration; return the learning curve.
+@app.command(context_settings=HELP)
+def train_assigner(
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint, the policy and the learning curve.")],
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration or sweep file (YAML); default: all defaults.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="The same as --set learning.minutes=…")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+) -> None:
+    """Train the learned assigner (Algorithm 5), without Tune.
 
-    Args:
-        config: see `AssignerTraining`.
-        folder: folder for ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``.
-        resume: continue from ``folder/checkpoint`` if it exists.
-        save_minutes: minutes between saves.
-        on_point: called after each evaluation.
-        report: called while fleets are solved.
-
-    Raises:
-        ConfigError: see `AssignerTraining`; or `folder` holds a run and `resume` is not set.
+    \b
+    Examples:
+      hflray train-assigner --out runs/mine --minutes 40
+      hflray train-assigner --out runs/mine --resume       # goes on, bit for bit
     """
-    run_folder = Path(folder)
-    saved = run_folder / CHECKPOINT
-    if saved.exists() and not resume:
-        raise ConfigError(f"--out {run_folder}: holds a training run; go on with --resume, or give another folder")
-    run_folder.mkdir(parents=True, exist_ok=True)
-    with AssignerTraining(config, report) as training:
-        if saved.exists():
-            training.restore(saved)
-        last = time.monotonic()
-        while not training.finished:
-            point = training.advance()
-            if on_point:
-                on_point(training, point)
-            if training.finished or time.monotonic() - last >= 60.0 * save_minutes:
-                _save(training, run_folder, saved)
-                last = time.monotonic()
-        if not (run_folder / POLICY).exists():
-            _save(training, run_folder, saved)
-        return training.points
+    from hflray import metrics
+    from hflray.config import load_config
+    from hflray.rl.session import train
 
+    reported: dict[str, int] = {}
 
-def _save(training: AssignerTraining, run_folder: Path, saved: Path) -> None:
-    training.save(saved)
-    training.save_policy(run_folder / POLICY)
-    lines = "".join(json.dumps(point) + "\n" for point in training.points)
-    write(run_folder / HISTORY, lines)
+    def show_solved(kind: str, done: int, total: int) -> None:
+        if done == total or done >= reported.get(kind, 0) + total // 10:
+            reported[kind] = done
+            print(f"{kind}: {done}/{total}", flush=True)
+
+    def show(point: Point) -> None:
+        values = point.metrics
+        prefix = metrics.assigner_ratio("")
+        ratios = ", ".join(f"{name.removeprefix(prefix)} {values[name]:.3f}" for name in values if prefix in name)
+        print(
+            f"{values[metrics.WALL_LEARN_S]:7.0f} s  {point.env_steps:>10,} steps  "
+            f"{values[metrics.ASSIGNER_STEPS_PER_S]:5.0f}/s  return {values[metrics.ASSIGNER_RETURN]:6.1f}  "
+            f"greedy {values[metrics.ASSIGNER_GREEDY_RETURN]:6.1f}  "
+            f"agreement {values[metrics.ASSIGNER_AGREEMENT]:.3f}  "
+            f"loss {values[metrics.ASSIGNER_LOSS]:.3f}  objective {values[metrics.ASSIGNER_OBJECTIVE]:.2f} ({ratios})",
+            flush=True,
+        )
+
+    extra = [] if minutes is None else [f"learning.minutes={minutes}"]
+    train(load_config(config, [*(overrides or []), *extra]), out, resume=resume, on_point=show, report=show_solved)
+    print(f"policy: {out / POLICY}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run ``python -m hflray.rl.train`` and return its exit code."""
-    return exit_code(train_app, arguments, "python -m hflray.rl.train")
+    return exit_code(app, arguments, "python -m hflray.rl.train")
 
 
 if __name__ == "__main__":

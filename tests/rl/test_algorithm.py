@@ -18,10 +18,9 @@ from hflray import ConfigError
 from hflray.assignment.network import padded_batch
 from hflray.config import ExperimentConfig, load_config
 from hflray.rl.algorithm import D3QN, algorithm_config
-from hflray.rl.files import STATE
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
-from hflray.rl.learner import TEACHER
-from hflray.rl.module import LENGTHS
+from hflray.rl.module import LENGTHS, TEACHER
+from hflray.rl.portable import STATE
 from hflray.rl.runner import batch_of
 from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.rl.small import identity_pool, small

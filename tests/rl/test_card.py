@@ -10,7 +10,7 @@ from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_pol
 from hflray.config import LearningConfig
 from hflray.rl import card as module
 from hflray.rl.card import as_markdown
-from hflray.rl.finetune import greedy
+from hflray.rl.fine_tuning import greedy
 from hflray.rl.fleets import assignment_objective, reporting
 from hflray.support import provenance
 from hflray.support.provenance import git_commit

@@ -7,8 +7,9 @@ import torch
 
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
-from hflray.rl import finetune as module
-from hflray.rl.finetune import Steps, evaluate, finetune
+from hflray.rl import fine_tuning as module
+from hflray.rl.fine_tuning import Steps, evaluate, finetune
+from hflray.rl.finetune import main
 from hflray.rl.solved_fleets import read_spec
 from hflray.support import checkpoint
 from tests.rl.small import tiny_network
@@ -83,7 +84,7 @@ def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys)
         "learning.evaluation_fleets=4",
     ]
     arguments = ["--policy", str(policy), "--out", str(out), "--updates", "4", "--batch", "2"]
-    assert module.main([*arguments, *(part for item in settings for part in ("--set", item))]) == 0
+    assert main([*arguments, *(part for item in settings for part in ("--set", item))]) == 0
     assert "after 4 updates" in capsys.readouterr().out
     _, card = load_policy(out)
     assert card["seed"] == 0
@@ -93,5 +94,5 @@ def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys)
     assert tuned["fleets_reported_on"] == 4
     specs = [read_spec(folder) for folder in (tmp_path / ".cache/hflray/fleets").iterdir()]
     assert sorted((spec.held_out, spec.reporting) for spec in specs) == [(False, False), (False, True), (True, False)]
-    assert module.main(["--policy", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert main(["--policy", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert "does not exist" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
-from hflray.rl.learner import TEACHER
+from hflray.rl.module import TEACHER
 from hflray.rl.replay import WholeEpisodeReplayBuffer, whole_episode
 from hflray.support import checkpoint
 

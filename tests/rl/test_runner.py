@@ -8,8 +8,7 @@ from ray.rllib.core.columns import Columns
 
 from hflray.rl.algorithm import algorithm_config
 from hflray.rl.fleets import FleetSpec
-from hflray.rl.learner import TEACHER
-from hflray.rl.module import LENGTHS
+from hflray.rl.module import LENGTHS, TEACHER
 from hflray.rl.runner import batch_of
 from hflray.rl.solved_fleets import prepare
 from tests.rl.small import small

@@ -83,13 +83,6 @@ def test_a_scheduler_can_play(name: str) -> None:
     assert env.context().round == 2
 
 
-def test_the_first_seed_is_kept_for_rllibs_runner() -> None:
-    env = SchedulingEnv(seed_once=True, **SMALL)
-    first = env.reset(seed=2)[0]
-    assert not np.array_equal(env.reset(seed=2)[0], first)
-    assert np.array_equal(SchedulingEnv(**SMALL).reset(seed=2)[0], first)
-
-
 @pytest.mark.parametrize("options", [{"reward": "teacher"}, {"num_scheduled": 9}])
 def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

@@ -73,8 +73,8 @@ def test_the_agent_learns_the_known_best_choice_of_a_toy() -> None:
         point = training.advance()
         assert joules_over_the_least(training.algorithm.network(), env) < 1.3
         assert training.finished
-    assert point.values[metrics.agent_metric("reached")] == 0  # and nothing to the target is logged
-    assert metrics.agent_metric("joules") not in point.values
+    assert point.metrics[metrics.agent_metric("reached")] == 0  # and nothing to the target is logged
+    assert metrics.agent_metric("joules") not in point.metrics
 
 
 def test_a_resumed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_resumed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
         again = resumed.advance()
         for name, tensor in resumed.algorithm.network().state_dict().items():
             assert torch.equal(tensor, weights[name]), name
-        assert resumed.points[0][metrics.AGENT_RETURN] == first.values[metrics.AGENT_RETURN]
+        assert resumed.points[0][metrics.AGENT_RETURN] == first.metrics[metrics.AGENT_RETURN]
     measured = {metrics.WALL_LEARN_S}
-    assert {k: v for k, v in again.values.items() if k not in measured} == {
-        k: v for k, v in second.values.items() if k not in measured
+    assert {k: v for k, v in again.metrics.items() if k not in measured} == {
+        k: v for k, v in second.metrics.items() if k not in measured
     }
     with SchedulerTraining(toy("agent.reward=cost")) as other, pytest.raises(ConfigError, match="reward = energy in"):
         other.restore(tmp_path / "state")

@@ -12,7 +12,7 @@ from hflray import ConfigError, DivergedError, metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
-from hflray.rl.files import PROGRESS
+from hflray.rl.resumable import PROGRESS
 from hflray.rl.session import AssignerTraining
 from tests.rl.small import small
 
@@ -58,7 +58,6 @@ def test_a_restored_run_continues_bit_for_bit(tmp_path, overrides) -> None:
             training.advance()
         unbroken, points = state(training), training.points
         assert training.finished
-        assert training.share == 1.0
         assert training.algorithm.network().body.two_threads
     with AssignerTraining(config, workers=1) as training:  # the number of CPUs changes no bit
         assert not training.algorithm.network().body.two_threads
@@ -126,9 +125,9 @@ def test_a_point_has_the_glossarys_names(tmp_path) -> None:
         assert reports[-1] == ("references", 3, 3)
         point = training.advance()
         training.save_policy(tmp_path / "policy.safetensors")
-    values = point.metrics()
+    values = point.metrics
     assert point.env_steps >= 300
-    assert point.episodes == point.env_steps / 8
+    assert values[metrics.ASSIGNER_EPISODES] == point.env_steps / 8
     ratios = {
         metrics.assigner_ratio(name) for name in ("teacher", "hfel-100", "hfel-300", "local_search", "lower_bound")
     }

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from hflray.rl.files import HISTORY, POLICY
+from hflray.rl import POLICY
+from hflray.rl.session import HISTORY
 from hflray.rl.train import main
 from tests.rl.small import SMALL
 

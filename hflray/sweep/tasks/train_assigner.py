@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
-from hflray.rl.files import POLICY
+from hflray.rl import POLICY
 from hflray.support.references import short
 from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task, restore
@@ -56,7 +56,7 @@ class TrainAssignerTask(Task):
                 point = training.advance()
                 yield Result(
                     step=point.env_steps,
-                    metrics=point.metrics(),
+                    metrics=point.metrics,
                     last=training.finished,
                     note=note,
                     save=lambda folder: save(training, folder),
