@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
+from hflray import metrics
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.series import last_step
 from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Plan, Settings, expanded
@@ -38,6 +39,7 @@ TOO_FEW = "with too few runs"
 ANSWERS = ("yes", "yes in sign", "not settled", "no", "not tested", TOO_FEW)
 ROUNDING = 1e-12  # effects that are closer are equal
 MAX_NAMED = 4
+LEARNED = {name for name, row in metrics.METRICS.items() if row.table == "learning"}
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
         return Effect(contrast.label, np.empty(0), missing=missing)
     groups = [[runs[seed] for seed in chosen] for runs in by_seed]
     runs = [run for group in groups for run in group]
-    if claim.endpoint.metric.startswith("wall/") and len({run.machine for run in runs}) > 1:
+    if claim.endpoint.metric == metrics.WALL_ASSIGN_S and len({run.machine for run in runs}) > 1:
         return Effect(contrast.label, np.empty(0))  # seconds of two machines cannot be compared
     if plan.fleets:
         effect = _of_fleets(groups, claim, plan.fleets)
@@ -430,7 +432,7 @@ def _count(claim: Claim, effects: Sequence[Effect], plan: Plan) -> str:
     span = f"{min(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
     planned = claim.rounds or plan.rounds
     reach = [effect.rounds for effect in effects if effect.rounds]
-    steps = "steps" if claim.endpoint.metric.startswith("assigner/") else "rounds"
+    steps = "steps" if claim.endpoint.metric in LEARNED else "rounds"
     short = f", {min(reach):,} of {planned:,} {steps}" if planned and reach and min(reach) < planned else ""
     short = "" if all(effect.whole for effect in effects) else short
     return f"{span} of {most} {unit}{short}"

@@ -58,4 +58,5 @@ def as_run(experiment: Experiment) -> SimpleNamespace:
         config=experiment.config,
         rounds=pd.DataFrame(rows),
         devices=devices,
+        labels={},
     )
