@@ -360,8 +360,8 @@ def test_chance_rarely_gives_an_answer(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", chance.EXHIBITS)
-def test_of_2000_draws_at_most_alpha_give_an_answer(name: str) -> None:
-    """The standard deviation of a rate of 0.05 over 2,000 draws is 0.005."""
-    assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=2000, seed=1) <= 2000 * (0.05 + 0.005)
+def test_of_500_draws_at_most_alpha_give_an_answer(name: str) -> None:
+    """Of a rate of 0.05, 500 draws have 37 or more with a probability of about 0.01; the module makes 2,000."""
+    assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=500, seed=1) < 37
