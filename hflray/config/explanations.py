@@ -63,7 +63,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         elif item["type"] in ("extra_forbidden", "invalid_key"):
             lines.append(f"{setting}: unknown key (got {shorten(value)}){_suggest(model, section, location)}")
         elif item["type"] == "missing":
-            lines.append(f"{setting}: is missing; add it")
+            lines.append(f"{setting}: got {shorten(value)} without it; add it")
         elif item["type"] in ("model_type", "dict_type"):
             lines.append(
                 f"{setting}: got {shorten(value)}; accepted: a section (a mapping of settings); "

@@ -363,6 +363,7 @@ OTHER_DOORS = {
     ("tune/trial.py", "run_trial"): "from the driver's process",
     ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",
     ("support/reader.py", "fit"): "a schema, which names nothing",
+    ("reproduction/protocol.py", "read"): "the user's own claims, which name no code",
 }
 
 
