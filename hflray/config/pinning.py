@@ -176,13 +176,22 @@ def _without_gone(tree: dict[str, Any]) -> dict[str, Any]:
     ``training.autotune`` is gone because nothing is measured any more.
     """
     tree = {key: value for key, value in tree.items() if key != "training.autotune"}
+    if "training.kernel" in tree:
+        tree["training.kernel"] = _nearest(tree["training.kernel"])
     training = tree.get("training")
     if isinstance(training, dict):
-        tree["training"] = {key: value for key, value in training.items() if key != "autotune"}
-        kernel = training.get("kernel")
-        if isinstance(kernel, str) and kernel in NEAREST:
-            tree["training"]["kernel"] = NEAREST[kernel]
+        settings = {key: value for key, value in training.items() if key != "autotune"}
+        tree["training"] = settings | ({"kernel": _nearest(settings["kernel"])} if "kernel" in settings else {})
     return tree
+
+
+def _nearest(value: Any) -> Any:
+    """Return a kernel that is gone, alone or among the values of an axis, as the nearest one."""
+    if isinstance(value, dict):
+        return {key: _nearest(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_nearest(each) for each in value]
+    return NEAREST.get(value, value) if isinstance(value, str) else value
 
 
 def _without_secrets(key: str, name: str) -> str:

@@ -131,7 +131,8 @@ def test_a_run_of_an_older_hflray_goes_on_without_what_is_gone(caplog) -> None:
     assert "training.kernel: 'native' is gone; going on with 'fused', the nearest" in caplog.text
     old["training"]["kernel"] = "compiled"
     assert validate_stored(ExperimentConfig, old, "state").training.kernel == "channels_last"
-    file = {"experiment": {"training": {"autotune": False}}, "sweep": {"training.autotune": {"grid": [True, False]}}}
+    axes = {"training.autotune": {"grid": [True, False]}, "training.kernel": {"grid": ["native", "eager"]}}
+    file = {"experiment": {"training": {"autotune": False}, "training.kernel": "compiled"}, "sweep": axes}
     swept = validate_stored(SweepFile, file, "sweep.json")
-    assert not swept.sweep
-    assert swept.experiment == {"training": {}}
+    assert {key: axis.grid for key, axis in swept.sweep.items()} == {"training.kernel": ["fused", "eager"]}
+    assert swept.experiment == {"training": {}, "training.kernel": "channels_last"}

@@ -130,7 +130,7 @@ MISTAKES = {
     "a change of three": (LEADS.replace("margin", "change: [[IKC, VKC, IKC]], margin"), "{seeds: 5}", "change: needs"),
     "a ratio of 0": (LEADS.replace("points", "log, to: 0").replace("0.5", "1.5"), "{seeds: 5}", "`to` is one above 0"),
     "an unknown split": (LEADS, "{seeds: 5, split: oficial}", "plan.split: got 'oficial'; accepted: 'official'"),
-    "a missing text": (LEADS.replace("text: a, ", ""), "{seeds: 5}", "x.claims.0.text: is missing; add it"),
+    "a missing text": (LEADS.replace("text: a, ", ""), "{seeds: 5}", "without it; add it"),
     "no claim": ("null", "{seeds: 5}", "x.claims: got null; accepted: a list"),
 }  # fmt: skip
 
