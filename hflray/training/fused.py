@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.models import HflCnn
 from hflray.models.cnn import Cnn
 from hflray.models.simple import Mlp
-from hflray.training.c_code import library, pointer
+from hflray.training.c_code import Resident, library, pointer
 
 LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
 CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each
@@ -75,7 +73,7 @@ class Network(ctypes.Structure):
     )
 
 
-class FusedKernel:
+class FusedKernel(Resident):
     """The fused kernel; see `hflray.training.kernels.Kernel`.
 
     Args:
@@ -132,7 +130,7 @@ class FusedKernel:
             self._views += [part, bias[:outputs]]
             network.weight[index], network.bias[index] = weight.data_ptr(), bias.data_ptr()
         self._classes, self._network, self._drops = linears[-1].out_features, network, _drops(module)
-        self._flat = torch.empty(sum(shape.numel() for shape in self._shapes))
+        self._prepare()
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def _hold(self, network: Network, name: str, weight: Tensor, bias: Tensor, *views: Tensor) -> None:
@@ -142,43 +140,9 @@ class FusedKernel:
         setattr(network, name, weight.data_ptr())
         setattr(network, f"{name}_bias", bias.data_ptr())
 
-    def load(self, vector: FloatVector) -> None:
-        """See `Kernel.load`."""
-        self._flat.numpy()[:] = vector  # torch would warn of arrays from Ray's object store, which are read-only
-        for view, part in self._parts():
-            view.copy_(part.view(view.shape))
-
-    def vector(self) -> FloatVector:
-        """See `Kernel.vector`."""
-        for view, part in self._parts():
-            part.view(view.shape).copy_(view)
-        return self._flat.numpy().copy()
-
-    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
-        parts = torch.split(self._flat, [shape.numel() for shape in self._shapes])
-        return zip(self._views, parts, strict=True)
-
-    def weights(self) -> list[Tensor]:
-        """See `Kernel.weights`."""
-        return [view.unsqueeze(0) for view in self._views]
-
-    def arranged(self, vectors: Tensor) -> list[Tensor]:
-        """See `Kernel.arranged`."""
-        parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
-        return [part.reshape(-1, *view.shape) for part, view in zip(parts, self._views, strict=True)]
-
     def memory(self) -> list[Tensor]:
         """See `Kernel.memory`."""
         return self._resident
-
-    def hold(self, x: Tensor, y: Tensor) -> None:
-        """See `Kernel.hold`."""
-        self._check(x)
-        if len(x) != len(y):  # the C code does not check this; torch would
-            raise HflrayError(f"{len(x)} images with {len(y)} labels")
-        if int(y.min()) < 0 or int(y.max()) >= self._classes:
-            raise HflrayError(f"labels from {int(y.min())} to {int(y.max())}; the model has {self._classes} classes")
-        self._x, self._y = x.contiguous(), y.contiguous()
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
@@ -208,10 +172,6 @@ class FusedKernel:
                 pointer(logits),
             )  # fmt: skip
         return out
-
-    def _check(self, x: Tensor) -> None:
-        if tuple(x.shape[1:]) != self._input:
-            raise HflrayError(f"images of {tuple(x.shape)}; the model takes {self._input}")
 
     def _buffers(self, count: int) -> ctypes.c_void_p:
         """Return the address of a workspace for `count` images."""

@@ -7,23 +7,19 @@ and the padding stays zero because its activations are 0, and hence its gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hflray.aggregation.fixed_point import FloatVector
-from hflray.errors import HflrayError
 from hflray.models import MiniCnn
-from hflray.training.c_code import library, pointer
+from hflray.training.c_code import Resident, library, pointer
 
 LANES = 16  # as in mini.c
 SIDE = 2  # of the convolution's kernel
 
 
-class MiniKernel:
+class MiniKernel(Resident):
     """The step of the mini model; see `hflray.training.kernels.Kernel`. It computes in float32 in every precision.
 
     Args:
@@ -48,47 +44,11 @@ class MiniKernel:
         self._views = [
             self._first.permute(3, 0, 1, 2)[:channels], self._first_bias[:channels], in_order, self._bias,
         ]  # fmt: skip
-        self._flat = torch.empty(sum(shape.numel() for shape in self._shapes))
-
-    def load(self, vector: FloatVector) -> None:
-        """See `Kernel.load`."""
-        self._flat.numpy()[:] = vector  # torch would warn of arrays from Ray's object store, which are read-only
-        for view, part in self._parts(self._flat):
-            view.copy_(part.view(view.shape))
-
-    def vector(self) -> FloatVector:
-        """See `Kernel.vector`."""
-        for view, part in self._parts(self._flat):
-            part.view(view.shape).copy_(view)
-        return self._flat.numpy().copy()
-
-    def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        start = 0
-        for view, shape in zip(self._views, self._shapes, strict=True):
-            yield view, flat[start : start + shape.numel()]
-            start += shape.numel()
-
-    def weights(self) -> list[Tensor]:
-        """See `Kernel.weights`."""
-        return [view.unsqueeze(0) for view in self._views]
-
-    def arranged(self, vectors: Tensor) -> list[Tensor]:
-        """See `Kernel.arranged`."""
-        parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
-        return [part.reshape(-1, *view.shape) for part, view in zip(parts, self._views, strict=True)]
+        self._prepare()
 
     def memory(self) -> list[Tensor]:
         """See `Kernel.memory`."""
         return [self._first, self._first_bias, self._weight, self._bias]
-
-    def hold(self, x: Tensor, y: Tensor) -> None:
-        """See `Kernel.hold`."""
-        # The C code does not check these; torch would.
-        if tuple(x.shape[1:]) != self._input or len(x) != len(y):
-            raise HflrayError(f"images of {tuple(x.shape)} with {len(y)} labels; the model takes {self._input}")
-        if int(y.min()) < 0 or int(y.max()) >= self._classes:
-            raise HflrayError(f"labels from {int(y.min())} to {int(y.max())}; the model has {self._classes} classes")
-        self._x, self._y = x.contiguous(), y.contiguous()
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
@@ -107,8 +67,7 @@ class MiniKernel:
 
     def logits(self, x: Tensor) -> Tensor:
         """See `Kernel.logits`."""
-        if tuple(x.shape[1:]) != self._input:
-            raise HflrayError(f"images of {tuple(x.shape)}; the model takes {self._input}")
+        self._check(x)
         return self._run(x.contiguous(), torch.arange(len(x)))[2]
 
     def _run(self, images: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
