@@ -57,7 +57,7 @@ def compare(
     if opens:
         raise ConfigError("--open: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
-    from hflray.support.terminal.output import new_console, waiting
+    from hflray.support.terminal.output import new_console, say_notes, waiting
     from hflray.support.terminal.tables import Table
 
     console = new_console()
@@ -71,9 +71,7 @@ def compare(
     if out is not None:
         for path in write(result, out):
             console.print(f"  {path}", **PLAIN)
-    more = [f"{len(result.notes) - NOTES} further notes"] if len(result.notes) > NOTES else []
-    for note in [*result.notes[:NOTES], *more]:
-        console.print(f"note: {note}", style="yellow", **PLAIN)
+    say_notes(console, result.notes, NOTES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -127,6 +127,13 @@ def say(console: Console, text: str, style: str | None = None) -> None:
         _unfinished.discard(console)
         console.print()
     console.print(text, style=style, **_PLAIN)
+
+
+def say_notes(console: Console, notes: Sequence[str], most: int) -> None:
+    """Print the first `most` notes, a line each, and how many more there are."""
+    more = [f"{len(notes) - most} further notes"] if len(notes) > most else []
+    for note in [*notes[:most], *more]:
+        say(console, f"note: {note}", "yellow")
 
 
 class _LogLines(logging.Handler):
