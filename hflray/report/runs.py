@@ -147,9 +147,8 @@ class Run:
 
     @cached_property
     def all_settings(self) -> dict[str, Any]:
-        """The settings by dotted keys, each clock as its words, its own settings and its kind."""
-        kind = {"clock.cloud.kind": self.config.clock.cloud.kind}
-        return flatten(self.config.model_dump(mode="json")) | self.settings | kind
+        """`every_setting`, with the names of earlier revisions of a rule."""
+        return every_setting(self.config) | self.settings
 
     @cached_property
     def identity(self) -> tuple[tuple[str, str], ...]:
@@ -267,6 +266,12 @@ class Sweep:
                 return run
         names = [run.name for run in self.runs]
         raise ConfigError(f"{name}: no such run in {self.title}{nearest(name, names)}; there: {', '.join(names)}")
+
+
+def every_setting(config: ExperimentConfig) -> dict[str, Any]:
+    """Return a configuration as a mapping from dotted keys, with each clock as its words, its settings and its kind."""
+    kind = {"clock.cloud.kind": config.clock.cloud.kind}
+    return flatten(config.model_dump(mode="json")) | Run.settings_of(config) | kind
 
 
 def is_execution_key(key: str) -> bool:
