@@ -169,6 +169,7 @@ def show(
         for shown in exhibits.values():
             draw = {stem: getattr(figures, name) for stem, name in shown.drawings.items()}
             paths += _draw(drawn(shown, runs), draw, folder, missing)
+        judged = {name: verdicts(shown, runs) for name, shown in exhibits.items() if shown.claims}
         if not requested:
             main = runs.main_metric  # a metric of the user's own may be called as another figure is
             curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
@@ -176,17 +177,15 @@ def show(
                         for stem in runs.shown.figures}  # fmt: skip
             paths += _draw(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)
-            claims = verdicts(own, runs) if own and own.claims else None
-            index, not_shown = page.write(runs, folder, claims)
+            index, not_shown = page.write(runs, folder, judged.get(own.config) if own else None)
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
         if export_to is not None:
             paths.append(export(runs, export_to / as_file_stem(runs.name), brief))
             missing += lacking(runs, brief)
     console.print(_table(tables.summary(runs), runs.title))
-    for shown in exhibits.values():
-        if shown.claims:
-            print_verdicts(verdicts(shown, runs), console)
+    for claims in judged.values():
+        print_verdicts(claims, console)
     _print_paths(paths, console)
     for note in missing:
         console.print(f"missing: {note}", style="yellow", **PLAIN)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
-from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.terminal.output import new_console, say, say_notes, waiting
 from hflray.support.text import one_line
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reproduce(
     if name is None:
         _list(console)
         return
-    from hflray.reproduction.judge import tally
+    from hflray.reproduction.judge import tally, verdicts
     from hflray.reproduction.protocol import paper
 
     chosen = paper(name)
@@ -95,9 +95,11 @@ def reproduce(
         for shown in chosen.of_form(quick).values():
             print(answers(shown, sweeps.get(shown.config)))
         return
-    _show(chosen, quick, sweeps, console)
+    claimed = {shown.config: shown for shown in chosen.of_form(quick).values() if shown.claims}
+    judged = {name: verdicts(shown, sweeps[name]) for name, shown in claimed.items() if name in sweeps}
+    _show(chosen, quick, sweeps, judged, console)
     small = quick and chosen.of_form(True) != chosen.of_form(False)
-    say(console, f"{chosen.name}, the {'quick' if quick else 'full'} form: {tally(chosen, quick, sweeps)}")
+    say(console, f"{chosen.name}, the {'quick' if quick else 'full'} form: {tally(chosen, quick, judged)}")
     if small:
         say(console, "These answers are about the quick form's own small task, not about the paper's.")
 
@@ -177,7 +179,7 @@ def _lacking(chosen: Paper, quick: bool) -> list[str]:
     Raises:
         ConfigError: a sweep file has another name than the exhibits that are judged by its runs.
     """
-    from hflray.config import flatten
+    from hflray.report.runs import every_setting
     from hflray.reproduction.judge import holds
     from hflray.reproduction.protocol import expanded
     from hflray.sweep import expand, load_sweep
@@ -188,11 +190,10 @@ def _lacking(chosen: Paper, quick: bool) -> list[str]:
         sweep = load_sweep(file)
         if sweep.name != shown.config:
             raise ConfigError(f"{file}: name: got {sweep.name!r}; accepted: {shown.config!r}, as the file is called")
-        trials = [(flatten(trial.config.model_dump(mode="json")), trial.config) for trial in expand(sweep)]
-        values = [tree | {"clock.cloud.kind": config.clock.cloud.kind} for tree, config in trials]
+        values = [every_setting(trial.config) for trial in expand(sweep)]
         for claim, contrasts in expanded(shown):
             seeds = claim.seeds or (shown.plan.seeds if shown.plan else None) or 1
-            for side in [side for contrast in contrasts for case in contrast.cases for side in case]:
+            for side in [side for contrast in contrasts for side in contrast.sides]:
                 held = {each["seed"] for each in values if holds(each, side)}
                 count = len(held.intersection(range(seeds)))
                 words = ", ".join(f"{key}={value}" for key, value in side.items())
@@ -221,22 +222,20 @@ def _words(file: Path, results: Path, data_root: Path | None) -> list[str]:
     return ["--fresh", str(file), *_data(data_root)]
 
 
-def _show(chosen: Paper, quick: bool, sweeps: dict[str, Sweep], console: Console) -> None:
-    from hflray.reproduction.judge import verdicts
+def _show(
+    chosen: Paper, quick: bool, sweeps: dict[str, Sweep], judged: dict[str, pd.DataFrame], console: Console
+) -> None:
     from hflray.reproduction.protocol import expanded
 
     for shown in chosen.of_form(quick).values():
         if not shown.claims:
             continue
         console.print(f"\n{shown.label}: {shown.shows}", style="bold", **PLAIN)
-        if shown.config not in sweeps:
+        if shown.config not in judged:
             console.print(f"  not run; {len(list(expanded(shown)))} claims have too few runs", **PLAIN)
             continue
-        notes = sweeps[shown.config].notes
-        print_verdicts(verdicts(shown, sweeps[shown.config]), console)
-        more = [f"{len(notes) - MOST_NAMED} further notes"] * (len(notes) > MOST_NAMED)
-        for note in [*notes[:MOST_NAMED], *more]:
-            console.print(f"note: {note}", style="yellow", **PLAIN)
+        print_verdicts(judged[shown.config], console)
+        say_notes(console, sweeps[shown.config].notes, MOST_NAMED)
 
 
 def print_verdicts(claims: pd.DataFrame, console: Console) -> None:

@@ -34,7 +34,7 @@ from hflray.support.pairs import Pairs, holm, mean_interval
 from hflray.support.references import short
 from hflray.tracking import Tables
 
-SPLIT, STRATIFIED = "data.split", "stratified"
+SPLIT = "data.split"
 TOO_FEW = "with too few runs"
 ANSWERS = ("yes", "yes in sign", "not settled", "no", "not tested", TOO_FEW)
 ROUNDING = 1e-12  # effects that are closer are equal
@@ -49,7 +49,6 @@ class Effect:
     Attributes:
         label: the name of the comparison.
         values: the effect of each unit on the claim's scale, (n,).
-        seeds: the compared seeds; of fleets, seed 0.
         whole: whether all planned units are there, each with all planned rounds.
         open: number of units whose order is not known.
         sides: the mean endpoint of each compared group, a geometric one on the scale ``log``.
@@ -62,7 +61,6 @@ class Effect:
 
     label: str
     values: FloatArray
-    seeds: list[int] = field(default_factory=list)
     whole: bool = False
     open: int = 0
     sides: list[float] = field(default_factory=list)
@@ -82,8 +80,8 @@ def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
     assert shown.plan is not None
     by_split: dict[str, list[Run]] = {}
     for run in sweep.runs:
-        by_split.setdefault(str(run.settings.get(SPLIT, STRATIFIED)), []).append(run)
-    planned: str = shown.plan.split or next(iter(by_split), STRATIFIED)
+        by_split.setdefault(str(run.settings[SPLIT]), []).append(run)
+    planned: str = shown.plan.split or next(iter(by_split), "")
     order = [planned, *sorted(set(by_split) - {planned})] if planned in by_split or not by_split else sorted(by_split)
     frames = []
     for name in order:
@@ -94,13 +92,18 @@ def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def tally(paper: Paper, quick: bool, sweeps: Mapping[str, Sweep]) -> str:
-    """Return how many of the claims have which answer, as text, such as ``3 yes, 1 not tested``."""
+def tally(paper: Paper, quick: bool, judged: Mapping[str, pd.DataFrame]) -> str:
+    """Return how many of the claims have which answer, as text, such as ``3 yes, 1 not tested``.
+
+    Args:
+        paper: the paper.
+        quick: which form of it.
+        judged: the `verdicts` on each exhibit that has runs, by the name of its sweep.
+    """
     counts: Counter[str] = Counter()
     for shown in paper.of_form(quick).values():
-        if shown.config in sweeps and shown.claims:
-            answers = verdicts(shown, sweeps[shown.config])["answer"]
-            counts.update(answer.partition(",")[0] or TOO_FEW for answer in answers)
+        if shown.config in judged:
+            counts.update(answer.partition(",")[0] or TOO_FEW for answer in judged[shown.config]["answer"])
         else:
             counts[TOO_FEW] += len(list(expanded(shown)))
     return ", ".join(f"{counts[kind]} {kind}" for kind in ANSWERS if counts[kind]) or "no claims"
@@ -122,11 +125,12 @@ def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
     for place, ((claim, _), each) in enumerate(zip(claims, effects, strict=True)):
         p = adjusted.get(str(place), np.nan)
         answer = _answer(claim, each, tests[place], p, plan)
+        modified = len({id(run) for effect in each for run in effect.runs if run.modified})
         notes = [
             claim.not_tested or claim.note,
             claim.guess if answer == "no" else "",
             claim.reason if "smaller than" in answer else "",
-            f"{sum(run.modified for run in _runs(each))} runs of a modified checkout" if _modified(each) else "",
+            f"{modified} runs of a modified checkout" if modified else "",
             f"not used: {'; '.join(unused)}" if unused and not place else "",
         ]
         without = dict.fromkeys(name for effect in each for name in effect.missing)
@@ -220,7 +224,7 @@ def holds(values: Settings, settings: Settings) -> bool:
 
 def _comparable(runs: Sequence[Run], shown: Exhibit, contrasts: Sequence[Contrast]) -> tuple[list[Run], list[str]]:
     """Return the runs that the comparisons name and that differ in nothing else but the seed, and what is not used."""
-    sides = [side for contrast in contrasts for case in contrast.cases for side in case]
+    sides = [side for contrast in contrasts for side in contrast.sides]
     named = [run for run in runs if any(matches(run, side) for side in sides)]
     keys = {key for side in sides for key in side} | set(shown.free)
     pool, unused = select_alike(named, sorted(keys))
@@ -263,7 +267,7 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
     """Return the effects of a comparison on the planned seeds that all of its sides have."""
     endpoint, steps = claim.endpoint, claim.rounds or plan.rounds or 0
     by_seed = []
-    for side in (side for case in contrast.cases for side in case):
+    for side in contrast.sides:
         longest: dict[int, Run] = {}
         sided = [run for run in pool if matches(run, side) and _has(run, endpoint)]
         for run in sorted(sided, key=lambda run: last_step(run, endpoint.metric)):
@@ -287,7 +291,7 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
         common = min([*last, *([steps] if steps else [])], default=max(last_step(run, endpoint.metric) for run in runs))
         effect = _of_seeds(groups, claim, common)
         effect = replace(effect, whole=len(complete) == len(planned))
-    return replace(effect, label=contrast.label, seeds=chosen, runs=runs)
+    return replace(effect, label=contrast.label, runs=runs)
 
 
 def _has(run: Run, endpoint: Endpoint) -> bool:
@@ -436,14 +440,6 @@ def _count(claim: Claim, effects: Sequence[Effect], plan: Plan) -> str:
     short = f", {min(reach):,} of {planned:,} {steps}" if planned and reach and min(reach) < planned else ""
     short = "" if all(effect.whole for effect in effects) else short
     return f"{span} of {most} {unit}{short}"
-
-
-def _runs(effects: Sequence[Effect]) -> list[Run]:
-    return list({id(run): run for effect in effects for run in effect.runs}.values())
-
-
-def _modified(effects: Sequence[Effect]) -> bool:
-    return any(run.modified for run in _runs(effects))
 
 
 def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Sequence[Exhibit]) -> dict[str, Sweep]:

@@ -251,14 +251,14 @@ class Contrast:
 
     Attributes:
         label: its name among the claim's comparisons; empty if it is the only one.
-        names: the names of its sides, case by case.
-        cases: the settings of the runs, of the first and the second side in a case; with a change, of both sides in
-            both cases. A side is missing where a number stands in its place.
+        sides: the settings of the runs, of the first and the second side; with a change, of both sides in both cases,
+            case by case. A side is missing where a number stands in its place.
+        names: the names of the sides.
     """
 
     label: str
+    sides: tuple[Settings, ...]
     names: tuple[str, ...]
-    cases: tuple[tuple[Settings, ...], ...]
 
 
 def expanded(shown: Exhibit) -> Iterator[tuple[Claim, list[Contrast]]]:
@@ -293,10 +293,14 @@ def _grouped(text: str, pairs: list[list[str]]) -> list[list[list[str]]]:
 
 def _contrast(shown: Exhibit, pair: list[str], case: list[str], names_pair: bool, names_case: bool) -> Contrast:
     words = [" against ".join(case)] * names_case + [" and ".join(pair)] * names_pair
-    sides = [[shown.where | shown.select[name] | shown.select[each] for name in pair] for each in case]
-    sides = sides or [[shown.where | shown.select[name] for name in pair]]
-    names = [f"{name}, {each}" for each in case for name in pair] or pair
-    return Contrast(", ".join(words), tuple(names), tuple(map(tuple, sides)))
+    named = [[name, each] for each in case for name in pair] or [[name] for name in pair]
+    sides = []
+    for names in named:
+        settings = dict(shown.where)
+        for each in names:
+            settings |= shown.select[each]
+        sides.append(settings)
+    return Contrast(", ".join(words), tuple(sides), tuple(map(", ".join, named)))
 
 
 def read(path: Path) -> Paper:

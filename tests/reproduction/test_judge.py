@@ -341,6 +341,17 @@ def test_five_seeds_rarely_see_a_smaller_spread() -> None:
         assert f"{power[0]:.2f} to {power[1]:.2f}" in note
 
 
+def test_a_run_is_drawn_up_to_its_target_and_judged_whole() -> None:
+    shown = paper("zhang").exhibits["fig7"]
+    curve = [0.5] * 5 + [0.9] * 10
+    runs = [rising("ikc", 0, curve, f"data.name={name}") for name in ("fashion_mnist", "digits")]
+    cut, whole = judge.drawn(shown, sweep(shown.config, runs)).runs
+    assert (len(cut.rounds), cut.target) == (10, 0.875)
+    assert (len(whole.rounds), whole.target) == (15, None)
+    other = paper("zhang").exhibits["fig3"]
+    assert [len(each.rounds) for each in judge.drawn(other, sweep(other.config, runs)).runs] == [15, 15]
+
+
 def test_a_borrowed_run_ends_where_it_passes_the_target() -> None:
     lender = sweep("fig3_fashion_scheduling", [rising("ikc", 0, [0.5] * 5 + [0.9] * 10, "data.name=fashion_mnist"),
                                                rising("vkc", 0, [0.9] * 15, "data.name=fashion_mnist")])  # fmt: skip

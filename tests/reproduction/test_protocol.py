@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hflray.config import flatten
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.exports import exports as exports_in
-from hflray.reproduction.judge import tally, verdicts
+from hflray.report.runs import every_setting
+from hflray.reproduction.judge import holds, tally, verdicts
 from hflray.reproduction.protocol import PAPERS, Exhibit, Paper, exhibit, exhibit_of, exhibits, expanded, paper, read
-from hflray.support.references import short
 from hflray.support.shipped import CLAIMS, CONFIGS
 from hflray.sweep import expand, load_sweep
 from tests.report.fabricated import sweep
@@ -46,19 +45,14 @@ def test_every_compared_selection_has_trials_in_the_sweep_file(name: str, key: s
     """A selection that no trial has would stay without runs for ever."""
     one, shown = shown_as(name, key)
     trials = [trial.config for trial in expand(load_sweep(one.sweep_file(shown)))]
-    values = [
-        flatten(config.model_dump(mode="json")) | {"clock.cloud.kind": config.clock.cloud.kind} for config in trials
-    ]
+    values = [every_setting(config) for config in trials]
     names = {each for claim in shown.claims for group in claim.compare for each in group} - LACKING
     for selection in names | {
         each for claim in shown.claims for each in (*claim.at, *(one for pair in claim.change for one in pair))
     }:
         settings = shown.where | shown.select[selection]
         settings.pop("learning.hidden", None)  # the exports have the paper's 256 units
-        assert any(
-            all(each.get(key) == value or short(str(each.get(key))) == value for key, value in settings.items())
-            for each in values
-        ), selection
+        assert any(holds(each, settings) for each in values), selection
 
 
 @pytest.mark.parametrize("name, key", SHOWN)
