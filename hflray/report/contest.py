@@ -52,7 +52,7 @@ Cases = dict[str, dict[str, BySeed]]  # the runs by case and contestant
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class Measure:
     """What is compared.
 
     Attributes:
@@ -89,7 +89,7 @@ class Row:
     case: str
     contestant: str
     reference: str
-    endpoint: Endpoint
+    endpoint: Measure
     seeds: Sequence[int]
     pairs: Pairs
     p_holm: float = np.nan
@@ -337,7 +337,7 @@ def _metric(runs: Sequence[Run], name: str) -> str:
     return QUANTITIES[name][0] if name in QUANTITIES else name
 
 
-def _endpoints(runs: Sequence[Run], sweep: Sweep, metric: str | None) -> list[Endpoint]:
+def _endpoints(runs: Sequence[Run], sweep: Sweep, metric: str | None) -> list[Measure]:
     """Return what is compared in a case: the metric, or what its runs needed to their target and their last values."""
     reached = [has_reached(run) for run in runs]
     if metric is not None:
@@ -352,18 +352,18 @@ def _endpoints(runs: Sequence[Run], sweep: Sweep, metric: str | None) -> list[En
     return [_endpoint(name, numbers) for name, numbers in values.items()]
 
 
-def _endpoint(metric: str, values: Sequence[float]) -> Endpoint:
+def _endpoint(metric: str, values: Sequence[float]) -> Measure:
     """Return how a metric is compared: by ratios if it counts seconds, joules, bits or rounds and is above 0."""
     if metric == REACHED:
-        return Endpoint(metric, "Reached the target", "points")
+        return Measure(metric, "Reached the target", "points")
     if metric in metrics.METRICS or metrics.may_be_own(metric):
         row = metrics.describe(metric)
     else:  # a metric of one edge
         row = metrics.Metric(metric, metric, {"s": "s", "j": "J"}.get(metric.rpartition("_")[2], "1"), "round")
     ratio = row.unit in RATIOS or metric == metrics.ROUNDS_TO_TARGET
     if ratio and min((value for value in values if np.isfinite(value)), default=0) > 0:
-        return Endpoint(metric, row.label, "ratio")
-    return Endpoint(metric, row.label, "points" if row.shown == "%" else "difference")
+        return Measure(metric, row.label, "ratio")
+    return Measure(metric, row.label, "points" if row.shown == "%" else "difference")
 
 
 def _value(metric: str, sweep: Sweep, run: Run, beside: Run | None = None) -> float:
@@ -378,7 +378,7 @@ def _value(metric: str, sweep: Sweep, run: Run, beside: Run | None = None) -> fl
     return bar_value(sweep, run, metric, beside)
 
 
-def _steps(endpoint: Endpoint, value: Value, _: str, own: Sequence[Run], other: Sequence[Run]) -> Pairs:
+def _steps(endpoint: Measure, value: Value, _: str, own: Sequence[Run], other: Sequence[Run]) -> Pairs:
     """Return the steps between runs beside each other: logarithms of ratios, or differences."""
     values = [np.array(list(map(value, *both))) for both in ((own, other), (other, own))]
     if endpoint.scale != "ratio":
