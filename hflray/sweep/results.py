@@ -116,9 +116,9 @@ class SweepFolder:
         """Write ``sweep.json`` and copies of the texts behind the references. Raises OSError: one cannot be written."""
         for path, source in self.copies():
             write(path, source.text, durable=True)
-        for each in self.inputs:
-            if each.content is not None:
-                write(self.path / REFERENCES / f"{each.sha256[:SHOWN]}-{each.name}", each.content, durable=True)
+        for named in self.inputs:
+            if named.content is not None:
+                write(self.path / REFERENCES / f"{named.sha256[:SHOWN]}-{named.name}", named.content, durable=True)
         write(self.path / FILE, self.content(), durable=True)
 
     def adopt_own(self) -> list[Source]:
@@ -140,11 +140,11 @@ class SweepFolder:
                 content now, or the copy that a user can read is not the text that would run.
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
-        for each in self.inputs:
-            inputs.refuse_change(each)
+        for named in self.inputs:
+            inputs.refuse_change(named)
         for setting, policy in policies_in(tree):
             policies.locate(policy, setting)  # raises an error if the file is another one now
-        names = {name for each in references_in(tree, sweep=True).values() for name in each}
+        names = {name for named in references_in(tree, sweep=True).values() for name in named}
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:
             return
@@ -172,30 +172,22 @@ class SweepFolder:
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
-            content = checked(read_json(path / FILE, inside=path))
-            fit(SweepContent, content)
-            for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
-                if isinstance(settings := content["file"].get("tune"), dict):
-                    settings.pop(name, None)
-            version = content["version"]
-            if version != VERSION:
+            content: SweepContent = fit(SweepContent, checked(read_json(path / FILE, inside=path)))
+            if content.version != VERSION:
                 raise ConfigError(
-                    f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
+                    f"{path}: written by another hflray (version {content.version}, this one reads {VERSION}); use "
+                    "that hflray"
                 )
-            refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
-            file = validate_stored(SweepFile, content["file"], path / FILE)
-            storage = content.get("storage")  # older folders lack this key
-            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
-            sources = references.from_json(content.get("references", ()))
-            files = inputs.from_json(content.get("inputs", ()))
-            named = {
-                "uri": shown_address(content["uri"]),
-                "experiment": content["experiment"],
-                "finished": content["finished"],
-            }
-            started_ms = int(content.get("started_ms", 0))
-            folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
-            return replace(folder, inputs=files)
+            for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
+                if isinstance(settings := content.file.get("tune"), dict):
+                    settings.pop(name, None)
+            sinks = tuple(TrackingConfig().sinks if content.sinks is None else content.sinks)  # older folders lack it
+            refuse_unpinned({"tracking": {"sinks": list(sinks)}}, path / FILE)
+            return cls(
+                path, validate_stored(SweepFile, content.file, path / FILE), shown_address(content.uri),
+                content.experiment, content.finished, content.storage, sinks,
+                references.from_json(content.references), inputs.from_json(content.inputs), content.started_ms,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
@@ -209,7 +201,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
         number += 1
         path = results / f"{stem}-{number}"
     tree = file.model_dump(mode="json", exclude_unset=True)
-    names = [name for each in references_in(tree, sweep=True).values() for name in each]
+    names = [name for named in references_in(tree, sweep=True).values() for name in named]
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
     return replace(
         folder, sources=references.sources_of(names), inputs=inputs.inputs_of(name for _, name in inputs_in(tree))
