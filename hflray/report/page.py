@@ -24,7 +24,7 @@ from hflray.report.detail import Replay, RoundDetail, allocation_texts
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import RunRecord, SweepRecord
-from hflray.report.tables import compare_with_reference, summary
+from hflray.report.tables import summary
 from hflray.support.files import write as write_file
 from hflray.support.terminal.tables import TextTable
 
@@ -216,7 +216,6 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
             about=_about(sweep),
             missing=missing,
             summary=summary(sweep),
-            fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
             ranking=ranking(sweep),
             unranked=unranked(sweep),

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from hflray import metrics
 from hflray.assignment.features import PAPERS
-from hflray.report.labels import hfel, mark_modified, pretty
+from hflray.report.labels import mark_modified, pretty
 from hflray.report.runs import RunRecord, SweepRecord
 from hflray.report.series import STATISTICS, last_step
 from hflray.support.files import write as write_file
@@ -106,59 +105,10 @@ def _assignment(sweep: SweepRecord) -> TextTable:
     return TextTable.of(rows)
 
 
-REFERENCE = hfel(300)
-
-
-def compare_with_reference(sweep: SweepRecord) -> TextTable | None:
-    """Return how far each assigner's objective is above HFEL-300's on the same fleets, in percent.
-
-    Each run is compared with the run of HFEL-300 that has a deadline per edge and otherwise the same settings, on the
-    fleets that both have, for each start of HFEL that the study has. The ratio of means compares the mean objectives.
-    The result is None without such a run, without another run to compare with it, and outside an assignment study.
-    """
-    rows: dict[str, dict[str, str]] = {}
-    for start in STARTS if sweep.shown.averaged else ():
-        references = {_settings_besides_assigner(run): run for run in sweep.runs if _is_reference(run, start)}
-        for label, runs in sweep.groups().items():
-            pairs = [
-                (run.series(metrics.ROUND_OBJECTIVE), reference.series(metrics.ROUND_OBJECTIVE))
-                for run in runs
-                if (reference := references.get(_settings_besides_assigner(run))) is not None and reference is not run
-            ]
-            tables = [pd.DataFrame({"own": objective, "other": other}).dropna() for objective, other in pairs]
-            both = pd.concat(tables) if tables else pd.DataFrame()
-            if both.empty:
-                continue
-            excess = 100 * (both["own"] / both["other"] - 1)
-            of_means = 100 * (both["own"].mean() / both["other"].mean() - 1)
-            values = (excess.median(), excess.mean(), excess.quantile(0.95), excess.max(), of_means)
-            from_start = f" from {pretty(start)}"
-            names = (f"above {REFERENCE}{from_start}, %: median", "mean", "p95", "worst", "of means")
-            row = rows.setdefault(label, {"": mark_modified(label or sweep.name, runs), "fleets": f"{len(both)}"})
-            row |= {
-                name if name == names[0] else f"{name}{from_start}": f"{value:+.1f}"
-                for name, value in zip(names, values, strict=True)
-            }
-    return TextTable.of(list(rows.values())) if rows else None
-
-
-def _is_reference(run: RunRecord, start: str) -> bool:
-    assignment = run.config.assignment
-    standard = (assignment.start or "geographic") == start and not assignment.options
-    exchanges = assignment.name == "hfel" and (assignment.transfers, assignment.exchanges) == (100, 300)
-    return exchanges and standard and run.config.allocation.coupling == "per_edge"
-
-
-def _settings_besides_assigner(run: RunRecord) -> tuple[tuple[str, str], ...]:
-    """Return the identifying settings outside the sections ``assignment`` and ``allocation``."""
-    return tuple(item for item in run.identity if not item[0].startswith(("assignment.", "allocation.")))
-
-
 # The readings of Algorithm 5: what the paper leaves open, a reading's ceiling, and whether a policy still improves.
 
 # A policy still improves if the mean return of its last quarter is more than this above the quarter before.
 IMPROVING = 1.0
-STARTS = ("geographic", "best_gain")  # of HFEL's search, which the paper does not name
 FEATURES, START, BUFFER = "learning.features", "learning.teacher.start", "learning.buffer_capacity"
 
 
@@ -272,8 +222,6 @@ def summary(sweep: SweepRecord) -> TextTable:
 
 def write(sweep: SweepRecord, folder: Path) -> list[Path]:
     """Write the summary as ``summary.md`` and ``summary.tex``; return their paths."""
-    table, excess = summary(sweep), compare_with_reference(sweep)
-    with_caption = replace(table, caption=sweep.description or sweep.name)
-    second = f"\n{excess.markdown()}" if excess is not None else ""
-    texts = {"summary.md": table.markdown() + second, "summary.tex": with_caption.latex()}
+    table = replace(summary(sweep), caption=sweep.description or sweep.name)
+    texts = {"summary.md": table.markdown(), "summary.tex": table.latex()}
     return [write_file(folder / name, text) for name, text in texts.items()]

@@ -10,7 +10,7 @@ from typing import Any
 from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import SEED, RunRecord, SweepRecord
-from hflray.report.tables import compare_with_reference, summary
+from hflray.report.tables import summary
 from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.sweep import Trial, expand, load_sweep
@@ -204,8 +204,6 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
     if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += ["", ranked.markdown().rstrip()]
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
-    if (excess := compare_with_reference(sweep)) is not None:
-        lines += ["", excess.markdown().rstrip()]
     if shown.claims:
         lines += ["", _answers(shown, sweep)]
     return "\n".join(lines) + "\n"

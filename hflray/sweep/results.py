@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from calendar import timegm
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.support import inputs, policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
-from hflray.support.reader import MOST_BYTES, fit, parse_json, read_bytes, read_json
+from hflray.support.reader import fit, read_json
 from hflray.support.references import SHOWN, Source
 from hflray.support.terminal.app import spoken
 from hflray.support.text import one_line, shown_address
@@ -244,29 +245,15 @@ def by_start(results: Path) -> list[Path]:
 def _start(path: Path) -> tuple[float, int, str]:
     """Return when a folder's sweep began (ms since 1970), the number in its name, and the name.
 
-    An older hflray recorded only the starts of the trials, and named a folder by the local time of an unknown place,
-    which counts where there is no trial.
+    Of a folder of an older hflray only the time in its name is known, which is that of an unknown place.
     """
-    stamp = STAMP.search(path.name)
-    started_ms = 0.0
+    stamp, started_ms = STAMP.search(path.name), 0.0
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         started_ms = float(read_json(path / FILE, inside=path)["started_ms"])
-    if not started_ms:
-        with suppress(ValueError):  # there is no journal
-            started_ms = min(_first_start(file) for file in path.glob("journal/*.jsonl"))
-    if stamp and not np.isfinite(started_ms or np.inf):
+    if stamp and not started_ms:
         with suppress(ValueError, OverflowError):
-            started_ms = 1000 * time.mktime(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
+            started_ms = 1000.0 * timegm(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
     return started_ms if np.isfinite(started_ms) else 0.0, int(stamp[2] or 1) if stamp else 1, path.name
-
-
-def _first_start(journal: Path) -> float:
-    """Return the time in a journal's first line, ms since 1970; infinite if it cannot be read."""
-    try:
-        line = read_bytes(journal, until=MOST_BYTES, inside=journal.parent.parent).partition(b"\n")[0]
-        return float(parse_json(line)["start"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return np.inf
 
 
 def is_called(path: Path, name: str) -> bool:

@@ -244,17 +244,6 @@ def test_parts_of_two_tasks_are_refused(sweep, tmp_path) -> None:
         read_exhibit(top)
 
 
-def test_an_export_of_many_runs_is_whole(tmp_path) -> None:
-    runs = [fabricated.explorable(2, f"seed={seed}") for seed in range(MOST_DETAILED + 1)]
-    many = fabricated.sweep("many", runs)
-    read = read_export(export(many, tmp_path / "many"))
-    assert_same_sweep(read, many)
-    assert lacking(many, False) == []
-    _, missing = page.render(read)
-    assert missing == []
-    assert len(Replay(read.runs[-1]).round(2).devices) == runs[-1].config.scheduling.num_scheduled
-
-
 def test_a_brief_export_has_the_accuracy_and_the_totals_only_and_says_so(sweep, tmp_path) -> None:
     assert "devices.parquet" not in files_of(export(sweep, tmp_path / "brief", brief=True))
     read = read_export(tmp_path / "brief")

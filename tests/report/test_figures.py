@@ -79,20 +79,6 @@ def test_names_of_any_length_stand_below_the_panels(tmp_path) -> None:
         assert axes.bbox.width > 0.3 * figure.bbox.width
 
 
-def test_a_name_wider_than_the_figure_is_wrapped() -> None:
-    labels = ["".join(f"word{number} " for number in range(40)).strip(), "short"]
-    figure, (axes,) = figures._panels(["a panel"], 1, 2.9, "x", "y")
-    for label in labels:
-        axes.plot([0, 1], [0, 1], label=label)
-    figures._name_lines_below(figure)
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    box = legend.get_window_extent()
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert [text.get_text().replace("\n", " ") for text in legend.get_texts()] == labels
-    assert axes.bbox.height > 0.3 * figure.bbox.height
-
-
 def test_sixteen_lines_look_different() -> None:
     runs = [run({metrics.ACCURACY: [0.1, 0.2]}, f"training.momentum={step / 20}") for step in range(16)]
     lines = figures.curves(fabricated("momenta", runs)).axes[0].lines

@@ -27,7 +27,6 @@ from hflray.report.labels import (
 )  # fmt: skip
 from hflray.report.runs import RunRecord, differing
 from hflray.report.tables import summary
-from hflray.sweep import load_sweep
 from tests.report.fabricated import CLEAN, run, sweep
 
 PACKAGE = Path(hflray.__file__).parent
@@ -156,13 +155,6 @@ def test_transfers_of_hfel_are_two_groups() -> None:
     assert list(group_by(runs, keys)) == ["HFEL, transfers 50", "HFEL, transfers 100"]
 
 
-def test_a_setting_without_effect_makes_no_group() -> None:
-    runs = [
-        run({metrics.ACCURACY: [0.5]}, "data.partition=iid", f"data.dirichlet_alpha={alpha}") for alpha in (0.1, 1.0)
-    ]
-    assert list(group_by(runs, differing(runs))) == [""]
-
-
 def test_names_of_parts_are_told_apart() -> None:
     assert label_apart(["a.py:Mine", "b.py:Mine", "ikc"]) == {
         "a.py:Mine": "a.py:Mine", "b.py:Mine": "b.py:Mine", "ikc": "IKC",
@@ -207,11 +199,3 @@ def test_a_label_of_ones_own_comes_first_and_identifies_nothing() -> None:
 def test_a_label_that_another_value_has_does_not_join_them() -> None:
     runs = [labelled({"fedavg": "IKC"}, f"scheduling.name={name}") for name in ("ikc", "fedavg")]
     assert label_each(runs, ["scheduling.name"]) == ["ikc", "fedavg"]
-
-
-def test_a_reference_has_its_label_whatever_folder_it_was_read_in(tmp_path) -> None:
-    (tmp_path / "own.py").write_text("from hflray import Scheduler\n\n\nclass Mine(Scheduler):\n    pass\n")
-    (tmp_path / "mine.yaml").write_text("labels: {own.py:Mine: Ours}\nexperiment: {scheduling: {name: own.py:Mine}}")
-    file = load_sweep(tmp_path / "mine.yaml")
-    one = labelled(file.labels, f"scheduling.name={file.experiment['scheduling']['name']}")
-    assert describe(one, ["scheduling.name"]) == "Ours"

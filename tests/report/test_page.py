@@ -112,13 +112,6 @@ def test_a_sweep_of_sixty_groups_stays_small_and_says_what_it_leaves_out(monkeyp
     assert missing[0].startswith(f"this page has the rounds of {left} of 60 groups")
 
 
-def test_claims_have_a_heading_that_fits_whoever_made_them(sweep) -> None:
-    """The guesses of `fig7_plateau` are ours: the heading does not say that they are the paper's."""
-    text, _ = page.render(sweep, TextTable.of([{"our guess": "more data help", "answer": "yes"}]))
-    assert says(text, "<h2>Claims</h2>", "our guess", "more data help")
-    assert "Claims" not in page.render(sweep)[0]
-
-
 EVIL = SCRIPT
 
 

@@ -12,7 +12,7 @@ import pytest
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import RunRecord
-from hflray.report.tables import compare_with_reference, spread, summary, write
+from hflray.report.tables import spread, summary, write
 from hflray.support.terminal.tables import TextTable
 from tests.hostile import NAMES
 from tests.report.fabricated import CLEAN, run
@@ -81,25 +81,6 @@ def test_an_assignment_study_shows_the_spread_over_deployments_and_the_coupling(
     assert list(table["T, s"]) == ["3.0 ± 2.0", "2.0"]
     assert list(table["worst"]) == ["50.0", "20.0"]  # the worst over all fleets of all deployments
     assert list(table["gap to bound, %: median"])[1] == "15.0"
-
-
-def test_objectives_are_compared_with_hfel_on_the_same_fleets_and_deployment() -> None:
-    hfel = [run(fleets(delay), "assignment.name=hfel", settings={DEPLOYMENT: n}) for n, delay in enumerate((1.0, 3.0))]
-    values = {**fleets(1.0), metrics.ROUND_OBJECTIVE: [1.0, 2.0]}
-    other = run(values, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
-    unpaired = run(values, "assignment.name=geographic", settings={DEPLOYMENT: 2})
-    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, unpaired], "assignment"))
-    row = ["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0", "-62.5"]
-    assert table.rows == [row]
-    halved = {**fleets(0.5), metrics.ROUND_OBJECTIVE: [0.5, 1.0]}
-    better = run(halved, "assignment.name=hfel", "assignment.start=best_gain", settings={DEPLOYMENT: 1})
-    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, better], "assignment"))
-    assert list(table[""]) == ["local search, joint deadline", "HFEL, best gain start", "HFEL"]
-    assert list(table["above HFEL-300 from geographic, %: median"]) == ["-62.5", "-81.2", "–"]
-    assert list(table["above HFEL-300 from best gain, %: median"]) == ["+100.0", "–", "+500.0"]
-    assert list(table["of means from best gain"]) == ["+100.0", "–", "+433.3"]
-    assert compare_with_reference(fabricated("fig6_assignment", hfel, "assignment")) is None
-    assert compare_with_reference(fabricated("fig6_assignment", [unpaired], "assignment")) is None
 
 
 @pytest.mark.parametrize(

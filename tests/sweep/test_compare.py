@@ -127,14 +127,6 @@ def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> 
     assert "⊣ stopped early" in text
 
 
-def test_the_task_that_trains_an_assigner_has_its_own_columns() -> None:
-    values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
-    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)], "learning")
-    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
-    assert heads == ["trial", "steps", "return", "agree", "/HFEL-300"]
-    assert row == ["a", "60000", "18.6", "72.3%", "0.988"]
-
-
 def test_a_metric_of_the_users_own_is_the_first_column() -> None:
     text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, "macro_f1": 0.73126}, ended=True)])
     heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("rounds", "50.0%"))
