@@ -132,10 +132,10 @@ def show(
     if brief and export_to is None:
         raise ConfigError("--brief: got it without --export; accepted: with --export DIR; add that, or leave it out")
     console = new_console()
-    known = exhibits()
-    requested = {name: known[name] for name in figure or () if name in known}
-    own_drawings = {as_file_stem(short(name)): registry.check("figure", name, "--figure", list(known))
-                    for name in figure or () if name not in known}  # fmt: skip
+    exhibit_by_name = exhibits()
+    requested = {name: exhibit_by_name[name] for name in figure or () if name in exhibit_by_name}
+    own_drawings = {as_file_stem(short(name)): registry.check("figure", name, "--figure", list(exhibit_by_name))
+                    for name in figure or () if name not in exhibit_by_name}  # fmt: skip
     runs = _read(sweep, results, source, tracking_uri, console)
     missing = list(runs.notes)
     in_results = source is None and (results / runs.title).is_dir()

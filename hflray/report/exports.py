@@ -417,10 +417,10 @@ def named_exports(folder: Path, names: Sequence[str] = ()) -> list[Path]:
     places = {place.name: place for place in exports(folder)}
     chosen = [place for name, place in places.items() if not names or name in names]
     if not chosen:
-        wanted = f" of {', '.join(names)}{nearest(names[0], places)}" if names else ""
+        of_names = f" of {', '.join(names)}{nearest(names[0], places)}" if names else ""
         held = f"; accepted: {', '.join(places)}" if names and places else ""
         raise ConfigError(
-            f"--from {folder}: holds no export{wanted}{held}; write one with python -m hflray.report SWEEP --export "
+            f"--from {folder}: holds no export{of_names}{held}; write one with python -m hflray.report SWEEP --export "
             f"{folder}, or name the folder that has one"
         )
     return chosen

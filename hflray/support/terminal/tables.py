@@ -90,9 +90,9 @@ class TextTable:
 
     def without(self, headings: Sequence[str]) -> TextTable:
         """Return the table without some of its columns."""
-        kept = [number for number, heading in enumerate(self.headings) if heading not in headings]
-        rows: list[Sequence[str]] = [[row[number] for number in kept] for row in self.rows]
-        return replace(self, headings=[self.headings[number] for number in kept], rows=rows)
+        numbers = [number for number, heading in enumerate(self.headings) if heading not in headings]
+        rows: list[Sequence[str]] = [[row[number] for number in numbers] for row in self.rows]
+        return replace(self, headings=[self.headings[number] for number in numbers], rows=rows)
 
     @property
     def _letters(self) -> str:
