@@ -60,6 +60,21 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
     return table
 
 
+def _report_study(title: str, folder: SweepFolder, console: Console) -> None:
+    """Print the table of a study whose steps are averaged, and write its figures into the sweep's folder."""
+    from hflray import registry
+    from hflray.report.figures import save
+    from hflray.report.runs import read_sweep
+    from hflray.report.tables import summary
+    from hflray.support.terminal.output import say
+
+    sweep = read_sweep(folder.path.parent, folder.path.name)
+    console.print(replace(summary(sweep), title=title))
+    for stem, name in sweep.shown.figures.items():
+        for path in save(registry.resolve("figure", name), sweep, folder.path, stem):
+            say(console, f"  {path}")
+
+
 def _list(console: Console) -> None:
     from hflray.sweep import load_sweep
 
@@ -221,10 +236,7 @@ def command(
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
     task = find_task(folder.file.task)
     if task.shown.averaged and folder.finished and not all(outcome.error for outcome in outcomes):
-        from hflray.report.runs import read_sweep
-        from hflray.report.tables import summary
-
-        console.print(replace(summary(read_sweep(folder.path.parent, folder.path.name)), title=title))
+        _report_study(title, folder, console)
     else:
         console.print(closing_table(title, outcomes, console.width, task.shown.table, folder.file.labels))
     _farewell(folder, outcomes, tracker, console)

@@ -151,6 +151,8 @@ def test_the_task_assignment_logs_every_fleet_and_writes_its_report(ray_session,
     code, out, err = run_in_process(str(shipped), *arguments, "-q")
     assert code == 0, err
     assert "HFEL-100" in out
+    (folder,) = (tmp_path / "hflray_results").glob("fig6_assignment-*")
+    assert {path.name for path in folder.glob("*.svg")} == {"assignment.svg", "pareto.svg"}
     client = MlflowClient(default_uri(tmp_path / "hflray_results"))
     experiment = client.get_experiment_by_name("hflray")
     assert experiment is not None
