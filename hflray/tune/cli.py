@@ -71,8 +71,11 @@ def _report_study(title: str, folder: SweepFolder, console: Console) -> None:
     sweep = read_sweep(folder.path.parent, folder.path.name)
     console.print(replace(summary(sweep), title=title))
     for stem, name in sweep.shown.figures.items():
-        for path in save(registry.resolve("figure", name), sweep, folder.path, stem):
-            say(console, f"  {path}")
+        try:
+            for path in save(registry.resolve("figure", name), sweep, folder.path, stem):
+                say(console, f"  {path}")
+        except ConfigError as error:  # the sweep has ended, and a report draws the figure again
+            say(console, f"note: {stem}: not drawn: {error}", "yellow")
 
 
 def _list(console: Console) -> None:
