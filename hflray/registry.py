@@ -26,24 +26,6 @@ Kind = Literal[
     "compressor", "availability", "fading", "mobility", "sink", "fleet",
 ]  # fmt: skip
 
-GROUPS: dict[Kind, str] = {
-    "scheduler": "hflray.schedulers",
-    "assigner": "hflray.assigners",
-    "dataset": "hflray.datasets",
-    "partition": "hflray.partitions",
-    "model": "hflray.models",
-    "loss": "hflray.losses",
-    "metric": "hflray.metrics",
-    "local_rule": "hflray.local_rules",
-    "aggregator": "hflray.aggregators",
-    "compressor": "hflray.compressors",
-    "availability": "hflray.availabilities",
-    "fading": "hflray.fadings",
-    "mobility": "hflray.mobilities",
-    "sink": "hflray.sinks",
-    "fleet": "hflray.fleets",
-}
-
 BUILTIN: dict[Kind, dict[str, str]] = {
     "scheduler": {
         "ikc": "hflray.scheduling.ikc:IKC",
@@ -169,6 +151,11 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     },
 }
 
+# The groups of entry points, such as ``hflray.schedulers`` and ``hflray.availabilities``.
+GROUPS: dict[Kind, str] = {
+    kind: f"hflray.{kind.removesuffix('y') + 'ies' if kind.endswith('y') else kind + 's'}" for kind in BUILTIN
+} | {"loss": "hflray.losses"}
+
 # What a class needs for each kind, and what an object that a function has made needs.
 METHODS: dict[Kind, tuple[str, ...]] = {
     "scheduler": ("schedule",),
@@ -228,17 +215,16 @@ def is_registered(kind: Kind, name: str) -> bool:
     return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
-def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str] = ()) -> str:
+def known(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
     """Return `name` if it is known, and a reference with the hash of its text.
 
     Args:
         kind: the kind.
         name: the name or reference.
-        setting: the setting that names it, with which a message begins; None: the message begins with the kind.
         words: further words that the setting accepts, which a message lists too.
 
     Raises:
-        ConfigError: the name is unknown, and the message lists the known names; or there is no text of this reference.
+        ValueError: the name is unknown, and the message lists the known names; or there is no text of this reference.
     """
     if is_registered(kind, name):
         return name
@@ -247,18 +233,25 @@ def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str
         try:
             return name if reference.sha256 else references.pin(name)
         except ConfigError as error:
-            raise ConfigError(f"{setting or kind}: {error}") from error
+            raise ValueError(str(error)) from error
     listed = [*words, *names(kind)]
     hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, listed)
     if kind == "dataset" and not name.endswith(".py") and any(mark in name for mark in "./"):
         hint = (
             "; only an .npz is named by its path, and a function of your own reads any other file, as mine.py:load does"
         )
-    raise ConfigError(
-        f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; "
-        f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "
-        f"'{GROUPS[kind]}')"
+    raise ValueError(
+        f"unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; use one of these, or your own as in "
+        f"mine.py:Name, or install a package that adds it (entry point group '{GROUPS[kind]}')"
     )
+
+
+def check(kind: Kind, name: str, setting: str | None = None) -> str:
+    """Return the name as `known` does. Raises ConfigError: it is unknown; the message begins with setting or kind."""
+    try:
+        return known(kind, name)
+    except ValueError as error:
+        raise ConfigError(f"{setting or kind}: {error}") from error
 
 
 def resolve(kind: Kind, name: str) -> Any:

@@ -1,10 +1,10 @@
-"""Read a configuration from a YAML file and dotted overrides, and write it as YAML."""
+"""Read a configuration from a YAML file and dotted overrides, write it as YAML, and compare it with a saved one."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from hflray.support.reader import MOST_CHARACTERS, UnfitError, construct_yaml, t
 from hflray.support.text import breaks_lines, one_line, shorten
 
 MAX_DIGITS = 19  # of a whole number
+# Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
+MAY_CHANGE = ("max_rounds", "target_accuracy", "target", "tracking", "checkpoint", "data.root", "training.backend",
+              "training.num_actors", "training.devices_per_actor", "training.cuda_graph")  # fmt: skip
 
 
 # ruamel.yaml 0.19.1 was tried in place of these two classes. It reads equal values from every shipped file and refuses
@@ -213,3 +216,28 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 def to_yaml(config: BaseModel) -> str:
     """Return the configuration as YAML from which `load_config` makes an equal configuration."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)
+
+
+def changed_settings(
+    config: ExperimentConfig, saved: ExperimentConfig, may_change: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return the settings among `may_change` that differ, {key: [saved value, new value]}.
+
+    Raises:
+        ConfigError: another setting that affects results differs.
+    """
+    new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
+    changed = {}
+    for key in new:
+        # Of two functions with one name, the second would go on under the name of the first.
+        renamed = key != "target.metric" or config.target.name != saved.target.name
+        free = renamed and any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+        if new[key] == old.get(key) or free:
+            continue
+        if key not in may_change:
+            raise ConfigError(
+                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new[key]!r}; "
+                "resume with the same configuration, or start anew"
+            )
+        changed[key] = [old.get(key), new[key]]
+    return changed

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hflray.errors import ConfigError, nearest
-from hflray.support import inputs
+from hflray.support import pinned
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.tables import Table, match, read_table
 from hflray.support.text import breaks_lines, one_line, shorten
@@ -104,7 +104,7 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: "
                 f"{', '.join(OPTIONS)}"
             )
-    pinned = dict(options)
+    made = dict(options)
     for key in FILES:
         name = options.get(key)
         if name is None:
@@ -112,18 +112,18 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ConfigError(f"fleet.options.{key}: got {shorten(name)}; accepted: the path of a file; correct it")
         try:  # the file of a pinned name is not looked for, since a stranger may have named it
-            pinned[key] = name if inputs.is_pinned(name) else inputs.pin(name)
+            made[key] = name if pinned.is_pinned(name) else pinned.pin(name)
         except ConfigError as error:
-            raise ConfigError(f"fleet.options.{key}: got {shorten(inputs.plain(name))}; {error}") from error
-    if not any(pinned.get(key) for key in FILES):
+            raise ConfigError(f"fleet.options.{key}: got {shorten(pinned.plain(name))}; {error}") from error
+    if not any(made.get(key) for key in FILES):
         raise ConfigError("fleet.options: got no file; accepted: devices, edges or links; name one")
-    return pinned
+    return made
 
 
 def is_pinned(options: object) -> bool:
     """Return whether the names of all files among the options are pinned."""
     named = [options.get(key) for key in FILES] if isinstance(options, Mapping) else []
-    return any(named) and all(name is None or inputs.is_pinned(name) for name in named)
+    return any(named) and all(name is None or pinned.is_pinned(name) for name in named)
 
 
 def fleet_table(options: Mapping[str, Any]) -> FleetTable:
@@ -142,7 +142,7 @@ def _read(options_json: str) -> FleetTable:
     tables: dict[str, Table] = {}
     for key in FILES:
         if options.get(key):
-            file, content = inputs.content_of(options[key])
+            file, content = pinned.content_of(options[key])
             tables[key] = read_table(f"fleet.options.{key}: {file}", file, content)
     notes: list[str] = []
     columns = _matched(tables, renamed, notes)
@@ -174,7 +174,7 @@ def _read(options_json: str) -> FleetTable:
         if not chosen[key].all():
             called[key] = tuple(name for name, take in zip(called[key], chosen[key], strict=True) if take)
     return FleetTable(
-        files=", ".join(inputs.plain(options[key]) for key in tables),
+        files=", ".join(pinned.plain(options[key]) for key in tables),
         num_devices=counts["devices"],
         num_edges=counts["edges"],
         area_m=area_m,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from hflray.config.base import Named, Range, Section
+from hflray.config.base import Named, Range, Section, Share
+
+Amount = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class AvailabilityConfig(Section):
     """Which devices answer when a round is planned."""
 
-    name: Annotated[str, Named("availability")] = Field(
-        "always", description="always | bernoulli | markov | diurnal | trace"
-    )
+    name: Annotated[str, Named("availability")] = Field("always", description="the rule")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as probability of bernoulli")
 
 
@@ -32,7 +32,7 @@ class ComputeJitterConfig(Section):
 class FadingConfig(Section):
     """How the power gain of the devices' links varies about its mean."""
 
-    name: Annotated[str, Named("fading")] = Field("none", description="none | rayleigh | rician | trace")
+    name: Annotated[str, Named("fading")] = Field("none", description="the law")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
     coherence_s: float | None = Field(
         None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"
@@ -86,29 +86,19 @@ class EdgeFailureConfig(Section):
 class BatteryConfig(Section):
     """The batteries of devices; ranges are those of a uniform draw by device."""
 
-    capacity_j: Range | None = Field(None, description="largest charge; null: no batteries")
-    initial: Range = Field((1.0, 1.0), description="charge at the start as a share of the capacity, from 0 to 1")
-    harvest_w: Range = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
+    capacity_j: Range[Amount] | None = Field(None, description="largest charge; null: no batteries")
+    initial: Range[Share] = Field((1.0, 1.0), description="charge at the start as a share of the capacity")
+    harvest_w: Range[Amount] = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
     reserve_j: float = Field(0.0, ge=0, le=1e15, description="a device with less charge is not available")
     idle_w: float = Field(
         0.0, ge=0, le=1e9, description="power that a device draws while it neither computes nor sends; no part of E"
     )
 
-    @field_validator("capacity_j", "initial", "harvest_w")
-    @classmethod
-    def _in_bounds(cls, value: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
-        most = 1.0 if info.field_name == "initial" else 1e15
-        if value is not None and (value[0] < 0 or value[1] > most):
-            raise ValueError(f"accepted: numbers from 0 to {most:g}; correct it")
-        return value
-
 
 class MobilityConfig(Section):
     """Where devices are; decisions see their positions when a round is planned."""
 
-    name: Annotated[str, Named("mobility")] = Field(
-        "static", description="static | random_waypoint | gauss_markov | trace"
-    )
+    name: Annotated[str, Named("mobility")] = Field("static", description="the motion")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
     slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
     links: Literal["round", "iteration"] = Field(
@@ -124,7 +114,7 @@ class MobilityConfig(Section):
 class FaultyConfig(Section):
     """Devices that send something else in place of what they have learned; nobody knows them."""
 
-    share: float = Field(0.0, ge=0, le=1, description="share of the devices that is faulty, drawn once; 0: none")
+    share: Share = Field(0.0, description="share of the devices that is faulty, drawn once; 0: none")
     kind: Literal["noise", "sign_flip", "zero"] = Field(
         "noise",
         description="noise: an update in a random direction; sign_flip: the update backwards; zero: nothing new",

@@ -18,7 +18,7 @@ from hflray.config import Kind
 from hflray.data.datasets import Dataset
 from hflray.data.own_table import split
 from hflray.errors import ConfigError, DataError
-from hflray.support import inputs
+from hflray.support import pinned
 from hflray.support.text import one_line, shorten
 
 OPTIONS = "data.options"
@@ -77,7 +77,7 @@ def _dataset(parts: dict[str, Arrays], kind: Kind, names: tuple[str, ...] | None
 
 
 def _read(option: str, name: str) -> Samples:
-    path = inputs.path_of(name if inputs.is_pinned(name) else inputs.pin(name, keep=False))
+    path = pinned.path_of(name if pinned.is_pinned(name) else pinned.pin(name, keep=False))
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{OPTIONS}.{option}: {path.name} has no .json file; give LEAF's folder of them")

@@ -14,7 +14,7 @@ from hflray.config import Kind
 from hflray.data.datasets import Dataset, split_rows
 from hflray.data.own import LARGEST
 from hflray.errors import ConfigError, DataError, nearest
-from hflray.support import inputs
+from hflray.support import pinned
 from hflray.support.arrays import FloatArray
 from hflray.support.tables import Table, read_table
 from hflray.support.text import shorten
@@ -54,7 +54,7 @@ def load_table(
             raise ConfigError(f"{OPTIONS}.{name}: got {shorten(value)}; accepted: a text; set it")
     if owner == target:
         raise ConfigError(f"{OPTIONS}.owner: got {shorten(owner)}, which is the target too; name another column")
-    place = inputs.path_of(file if inputs.is_pinned(file) else inputs.pin(file, keep=False))
+    place = pinned.path_of(file if pinned.is_pinned(file) else pinned.pin(file, keep=False))
     table = read_table(f"{OPTIONS}.file: {place.name}", place.name, place.read_bytes())
     for name, column in (("target", target), ("owner", owner)):
         if column is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hflray.config import ExperimentConfig, flatten
 from hflray.errors import ConfigError, nearest
-from hflray.support import inputs, policies
+from hflray.support import pinned
 from hflray.support.references import spoken, unplaced
 from hflray.support.text import shorten
 
@@ -63,4 +63,4 @@ def settled(labels: Mapping[str, str], texts: Set[str]) -> dict[str, str]:
 
 def _written(text: str) -> str:
     """Return a value as its author wrote it, but for the folders of a reference."""
-    return inputs.plain(policies.plain(spoken(text)))
+    return pinned.plain(spoken(text))

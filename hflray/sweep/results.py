@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from hflray.config import TrackingConfig, inputs_in, policies_in, references_in, refuse_unpinned, validate_stored
 from hflray.errors import ConfigError, nearest
-from hflray.support import inputs, policies, references
+from hflray.support import pinned, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.reader import MOST_BYTES, fit, parse_json, read_bytes, read_json
@@ -79,7 +79,7 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
     sources: tuple[Source, ...] = ()
-    inputs: tuple[inputs.Input, ...] = ()
+    inputs: tuple[pinned.Input, ...] = ()
     started_ms: int = 0
 
     @property
@@ -109,7 +109,7 @@ class SweepFolder:
         if self.sources:
             content["references"] = references.to_json(self.sources)
         if self.inputs:
-            content["inputs"] = inputs.to_json(self.inputs)
+            content["inputs"] = pinned.to_json(self.inputs)
         return json.dumps(stamped(content), indent=1, ensure_ascii=False).encode()
 
     def save(self) -> None:
@@ -141,9 +141,9 @@ class SweepFolder:
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
         for each in self.inputs:
-            inputs.refuse_change(each)
+            pinned.refuse_change(each)
         for setting, policy in policies_in(tree):
-            policies.locate(policy, setting)  # raises an error if the file is another one now
+            pinned.locate(policy, setting)  # raises an error if the file is another one now
         names = {name for each in references_in(tree, sweep=True).values() for name in each}
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:
@@ -187,7 +187,7 @@ class SweepFolder:
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
-            files = inputs.from_json(content.get("inputs", ()))
+            files = pinned.from_json(content.get("inputs", ()))
             named = {
                 "uri": shown_address(content["uri"]),
                 "experiment": content["experiment"],
@@ -212,7 +212,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     names = [name for each in references_in(tree, sweep=True).values() for name in each]
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
     return replace(
-        folder, sources=references.sources_of(names), inputs=inputs.inputs_of(name for _, name in inputs_in(tree))
+        folder, sources=references.sources_of(names), inputs=pinned.inputs_of(name for _, name in inputs_in(tree))
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hflray.config import ExperimentConfig, flatten, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
 from hflray.seeding import stream
-from hflray.support.policies import plain
+from hflray.support.pinned import plain
 from hflray.support.references import parse, short, spoken
 from hflray.support.text import one_line, shorten
 from hflray.sweep.labels import settled, texts_in

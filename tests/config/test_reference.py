@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field
 
 from hflray.config import ExperimentConfig, Section, flatten
-from hflray.config.reference import SUFFIXES, UNITS, Setting, sections, settings, unit_of, yaml_of
+from hflray.config.explanations import SUFFIXES, UNITS, Setting, sections, settings, unit_of, yaml_of
 from hflray.errors import ConfigError
 from hflray.sweep import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, TuneConfig
 
