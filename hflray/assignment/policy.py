@@ -54,7 +54,7 @@ def policy_path(policy: str | Path) -> Path:
     """Return the path of a policy, which is given by a shipped policy's name or by its path, pinned or not.
 
     Raises:
-        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.support.policies.locate`.
+        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.support.pinned.locate`.
     """
     name = str(policy)
     if name in shipped():

@@ -132,9 +132,9 @@ def test_a_missing_value_is_named_by_row_and_column(cell, tmp_path):
 
 
 def test_a_file_that_changed_is_refused(tmp_path):
-    from hflray.support import inputs
+    from hflray.support.pinned import pin
 
-    pinned = inputs.pin(readings(tmp_path), keep=False)
+    pinned = pin(readings(tmp_path), keep=False)
     readings(tmp_path, rows=30)
     with pytest.raises(HflrayError, match=r"readings.csv has changed: it has sha256"):
         load(pinned, owner="site")
