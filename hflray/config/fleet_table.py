@@ -1,7 +1,7 @@
 """What the tables of ``fleet: {name: table}`` say: devices, edges and links from CSV or Parquet, in SI units.
 
 Rows of the files, and what a column means, are in ``docs/howto/system.md``. What a file lacks is NaN here and drawn
-later (`hflray.fleet.table`). N, M and the area of the configuration follow from the files.
+later (`hflray.fleet.build`). N, M and the area of the configuration follow from the files.
 """
 
 from __future__ import annotations

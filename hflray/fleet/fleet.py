@@ -150,7 +150,7 @@ class Fleet:
             >>> Fleet.of(config, rng, max_cpu_hz=[1e9, 2e9, np.nan]).max_cpu_hz.tolist()
             [1000000000.0, 2000000000.0, 2000000000.0]
         """
-        from hflray.fleet.own import fleet_of  # it draws fleets, which is built on this class
+        from hflray.fleet.build import fleet_of  # it draws fleets, which is built on this class
 
         return fleet_of(config, rng, arrays)
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from hflray.config import load_config
-from hflray.data.class_partition import (
+from hflray.data.partition import (
     EdgeDirichletPartition,
     EdgeIIDPartition,
     EdgeNonIIDPartition,
     ShardsPartition,
+    build_partition,
     home_edges,
+    label_counts,
 )
-from hflray.data.partition import build_partition, label_counts
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.scenario import Scenario
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hflray.data import Dataset
-from hflray.data.owners import OwnersPartition
+from hflray.data.partition import OwnersPartition
 from hflray.errors import ConfigError, DataError
 
 OWNER = np.array(["b", "a", "b", "c"])

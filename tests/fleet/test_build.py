@@ -58,9 +58,9 @@ def test_a_function_of_ones_own(mine):
     [
         (
             "few",
-            r"few returned 2 devices and 5 edges; set .*accepted: a hflray.Fleet of 4 devices",
+            r"few: returned 2 devices and 5 edges; accepted: a hflray.Fleet of 4 devices .*; set",
         ),
-        ("none", r"none returned None; accepted: a hflray.Fleet"),
+        ("none", r"none: returned None; accepted: a hflray.Fleet"),
         ("raw", r"mine.py:raw: power_w\[0\]: got -"),
     ],
 )
