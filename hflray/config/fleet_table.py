@@ -13,15 +13,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from hflray.errors import ConfigError, nearest
+from hflray.config.base import Section
+from hflray.config.explanations import validate
+from hflray.errors import ConfigError
 from hflray.support import pinned
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.tables import Table, match, read_table
 from hflray.support.text import breaks_lines, one_line, shorten
 
 FILES = ("devices", "edges", "links")
-OPTIONS = (*FILES, "columns", "area")
 METRES_PER_DEGREE = 6_371_000 * np.pi / 180  # of a great circle on a sphere of the earth's mean radius
 TRAINING_PASSES = 3.0  # FedScale's ``computation`` is a forward pass, and the backward pass takes twice as long
 PLACES = {"metres": ("x_m", "y_m"), "degrees": ("longitude", "latitude")}
@@ -68,6 +70,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
 }  # fmt: skip
 KEYS = {"devices": ("device",), "edges": ("edge",), "links": ("device", "edge")}
+MEANINGS = sorted({*BOUNDS, *(name for key in COLUMNS for name in (*KEYS[key], *COLUMNS[key]))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,28 +99,36 @@ class FleetTable:
     notes: tuple[str, ...]
 
 
+class TableOptions(Section):
+    """The options of ``fleet: {name: table}``."""
+
+    devices: str | None = Field(None, description="path of the file of devices")
+    edges: str | None = Field(None, description="path of the file of edges")
+    links: str | None = Field(None, description="path of the file of links")
+    columns: dict[str, str] = Field({}, description="names in the file by known names, as in {latitude: LATITUDE}")
+    area: dict[str, tuple[float, float]] | None = Field(
+        None, description="the box of the rows that are taken, {x_m: [low, high], …} or {latitude: [low, high], …}"
+    )
+
+
 def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with pinned names of files. Raises ConfigError: one cannot be read."""
-    for key in options:
-        if key not in OPTIONS:
+    """Return the checked options with pinned names of files. Raises ConfigError: one is wrong or cannot be read."""
+    checked = validate(TableOptions, options, "fleet.options.")
+    for name in checked.columns:
+        if name not in MEANINGS:
             raise ConfigError(
-                f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: "
-                f"{', '.join(OPTIONS)}"
+                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(MEANINGS)}; correct it"
             )
-    made = dict(options)
+    pinned_files = {}
     for key in FILES:
-        name = options.get(key)
-        if name is None:
-            continue
-        if not isinstance(name, str):
-            raise ConfigError(f"fleet.options.{key}: got {shorten(name)}; accepted: the path of a file; correct it")
+        name = getattr(checked, key)
         try:  # the file of a pinned name is not looked for, since a stranger may have named it
-            made[key] = name if pinned.is_pinned(name) else pinned.pin(name)
+            pinned_files |= {} if name is None else {key: name if pinned.is_pinned(name) else pinned.pin(name)}
         except ConfigError as error:
             raise ConfigError(f"fleet.options.{key}: got {shorten(pinned.plain(name))}; {error}") from error
-    if not any(made.get(key) for key in FILES):
+    if not pinned_files:
         raise ConfigError("fleet.options: got no file; accepted: devices, edges or links; name one")
-    return made
+    return dict(options) | pinned_files
 
 
 def is_pinned(options: object) -> bool:
@@ -138,7 +149,7 @@ def fleet_table(options: Mapping[str, Any]) -> FleetTable:
 @lru_cache(maxsize=4)
 def _read(options_json: str) -> FleetTable:
     options: dict[str, Any] = json.loads(options_json)
-    renamed = _renamed(options.get("columns"))
+    renamed: dict[str, str] = options.get("columns") or {}
     tables: dict[str, Table] = {}
     for key in FILES:
         if options.get(key):
@@ -165,14 +176,11 @@ def _read(options_json: str) -> FleetTable:
         arrays["rate_bps"] = arrays["rate_bps"][:, None]
     if "gain" in arrays and "rate_bps" in arrays:
         arrays["rate_bps"] = np.where(np.isnan(arrays["gain"]), arrays["rate_bps"], np.nan)
-    is_named = {
-        "devices": "devices" not in tables or "device" in columns["devices"],
-        "edges": "edges" not in tables or "edge" in columns["edges"],
-    }
-    called = {key: tuple(every_name) for key, every_name in every.items() if every_name is not None and is_named[key]}
-    for key in called.keys() & chosen.keys():
-        if not chosen[key].all():
-            called[key] = tuple(name for name, take in zip(called[key], chosen[key], strict=True) if take)
+    called = dict[str, tuple[str, ...]]()
+    for key, all_names in every.items():
+        if all_names is not None and (key not in tables or KEYS[key][0] in columns[key]):
+            take = chosen.get(key, np.ones(len(all_names), bool))
+            called[key] = tuple(name for name, is_taken in zip(all_names, take, strict=True) if is_taken)
     return FleetTable(
         files=", ".join(pinned.plain(options[key]) for key in tables),
         num_devices=counts["devices"],
@@ -210,24 +218,6 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
                 f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
             )
     return columns
-
-
-def _renamed(columns: object) -> dict[str, str]:
-    """Return the checked option ``columns``."""
-    meanings = sorted({*BOUNDS, *(name for key in FILES for name in (*KEYS[key], *COLUMNS[key]))})
-    if columns is None:
-        return {}
-    if not isinstance(columns, Mapping) or not all(isinstance(text, str) for text in columns.values()):
-        raise ConfigError(
-            f"fleet.options.columns: got {shorten(columns)}; accepted: names in the file by known names, as in "
-            "{latitude: LATITUDE}; correct it"
-        )
-    for name in columns:
-        if name not in meanings:
-            raise ConfigError(
-                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(meanings)}; correct it"
-            )
-    return dict(columns)
 
 
 def _names(table: Table, column: str | None) -> tuple[str, ...]:
@@ -270,7 +260,10 @@ def _give(arrays: dict[str, FloatArray], key: str, name: str, values: FloatArray
 
 
 def _places(
-    tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, str]], box: object, notes: list[str]
+    tables: Mapping[str, Table],
+    columns: Mapping[str, Mapping[str, str]],
+    box: Mapping[str, Any] | None,
+    notes: list[str],
 ) -> tuple[dict[str, FloatArray], float | None, dict[str, BoolArray], bool]:
     """Return the places, (n, 2), m, of each file that has them, the side of the square, m, the rows that are taken, and
     whether the side is exact.
@@ -351,20 +344,14 @@ def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> Fl
     return np.stack(values, axis=-1)
 
 
-def _box(box: object, pair: tuple[str, str]) -> FloatArray | None:
+def _box(box: Mapping[str, Any] | None, pair: tuple[str, str]) -> FloatArray | None:
     """Return the corners of the box, (2, 2), of the option ``area``; None if it is not set."""
     if box is None:
         return None
     accepted = f"{{{pair[0]}: [low, high], {pair[1]}: [low, high]}}"
-    error = ConfigError(f"fleet.options.area: got {shorten(box)}; accepted: {accepted}; correct it")
-    if not isinstance(box, Mapping) or set(box) != set(pair):
-        raise error
-    try:
-        corners = np.array([box[name] for name in pair], dtype=np.float64).T
-    except (TypeError, ValueError):
-        raise error from None
-    if corners.shape != (2, 2) or not np.isfinite(corners).all() or not (corners[0] < corners[1]).all():
-        raise error
+    corners = np.array([box[name] for name in pair if name in box], dtype=np.float64).T
+    if set(box) != set(pair) or not (corners[0] < corners[1]).all():
+        raise ConfigError(f"fleet.options.area: got {shorten(box)}; accepted: {accepted}; correct it")
     return corners
 
 
