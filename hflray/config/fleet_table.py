@@ -119,7 +119,7 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(MEANINGS)}; correct it"
             )
-    pinned_files = {}
+    pinned_files: dict[str, str] = {}
     for key in FILES:
         name = getattr(checked, key)
         try:  # the file of a pinned name is not looked for, since a stranger may have named it

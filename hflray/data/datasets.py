@@ -28,8 +28,8 @@ from hflray.data.npz import KEYS, check_arrays, read_arrays
 from hflray.data.own import check_class_names, check_own, check_owners, standardised
 from hflray.data.partition import Ints
 from hflray.errors import ConfigError, DataError
+from hflray.support.contract import Contract, described, is_ours
 from hflray.support.references import spoken
-from hflray.support.returned import Contract, described, is_ours
 from hflray.support.text import shorten
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use

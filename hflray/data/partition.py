@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from hflray import registry
 from hflray.errors import ConfigError, DataError
-from hflray.support.returned import Contract, described
+from hflray.support.contract import Contract, described
 from hflray.support.text import shorten
 
 Ints = NDArray[np.int64]

@@ -21,7 +21,7 @@ from hflray.errors import ConfigError, DataError
 from hflray.experiment.fleets import Fleets, key_of
 from hflray.fleet import Fleet, build_fleet
 from hflray.seeding import stream
-from hflray.support.returned import is_ours
+from hflray.support.contract import is_ours
 from hflray.training.job import DeviceData
 
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {

@@ -16,8 +16,8 @@ from hflray.fleet.fleet import Fleet
 from hflray.fleet.random import complete
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
+from hflray.support.contract import described
 from hflray.support.references import spoken
-from hflray.support.returned import described
 from hflray.support.text import breaks_lines, shorten
 
 ARGUMENTS = ("config", "rng")  # with which each is called

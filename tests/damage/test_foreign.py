@@ -31,7 +31,7 @@ from hflray.report.exports import export, read_export
 from hflray.report.runs import assemble, read_sweep
 from hflray.rl.fleets import FleetSpec
 from hflray.support import checkpoint, references
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.checksum import digest, stamped
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
