@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from hflray import registry
@@ -118,3 +127,13 @@ class Section(BaseModel):
     @classmethod
     def _zero_has_no_sign(cls, value: Any) -> Any:
         return unsigned(value)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        for reason in self.contradictions():
+            raise ValueError(reason)
+        return self
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what settings that do not go together are, what is accepted and the fix: a message for each."""
+        yield from ()

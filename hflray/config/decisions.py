@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hflray.config.base import Named, Section
 
@@ -86,11 +87,9 @@ class AllocationConfig(Section):
         "and joint_cost minimise the same objective",
     )
 
-    @model_validator(mode="after")
-    def _coupling_fits_the_method(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.method == "equal" and self.coupling == "joint":
-            raise ValueError(
+            yield (
                 "coupling: got 'joint' with allocation.method = equal, which weighs no delay; accepted: "
                 "per_edge; or set allocation.method to newton or fixed_cpu"
             )
-        return self

@@ -8,9 +8,10 @@ added to them.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hflray import metrics
 from hflray.config.base import Named, Section
@@ -105,20 +106,14 @@ class TargetConfig(Section):
         """The name under which the metric is logged; None: that of the kind of data."""
         return None if self.metric is None else references.short(self.metric)
 
-    @model_validator(mode="after")
-    def _names_a_value(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.metric is not None and self.own is None and self.value is None:
-            raise ValueError(f"value: null with metric = {self.metric!r}; give the value, or remove metric")
-        return self
-
-    @model_validator(mode="after")
-    def _is_logged_under_a_name_of_its_own(self) -> Self:
+            yield f"value: null with metric = {self.metric!r}; give the value, or remove metric"
         if self.own is not None and self.name is not None and not metrics.may_be_own(self.name):
-            raise ValueError(
+            yield (
                 f"metric: got {shorten(references.spoken(self.own))}, which would be logged as {shorten(self.name)}; "
                 "accepted: a Python name that no other logged value has; call the function otherwise"
             )
-        return self
 
 
 class ExperimentConfig(Section):
@@ -155,65 +150,38 @@ class ExperimentConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_validator(mode="after")
-    def _one_target(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.target_accuracy is not None and self.target.value is not None:
-            raise ValueError(
+            yield (
                 f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
                 "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _clock_fits_the_allocation(self) -> Self:
         cloud = self.clock.cloud
         if self.allocation.coupling == "joint" and cloud != CloudClockConfig():
-            raise ValueError(
+            yield (
                 f"allocation.coupling: got joint with clock.cloud = {cloud.kind}, and one deadline for all edges "
                 "belongs to a cloud that waits for them; accepted with it: per_edge; remove one of them"
             )
-        return self
-
-    @property
-    def minimised(self) -> Literal["round", "mean_edge"]:
-        """Which delay assignments weigh: ``assignment.minimise``, or what the cloud's clock suggests."""
-        by_clock: Literal["round", "mean_edge"] = "round" if self.clock.cloud.asynchronous is None else "mean_edge"
-        return self.assignment.minimise or by_clock
-
-    @model_validator(mode="after")
-    def _minimised_fits_the_allocation(self) -> Self:
         if self.allocation.coupling == "joint" and self.minimised == "mean_edge":
-            raise ValueError(
+            yield (
                 "assignment.minimise: got mean_edge with allocation.coupling = joint, whose one deadline is the delay "
                 "of the round; accepted with it: round; remove one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _epsilon_needs_privacy(self) -> Self:
         if self.target.epsilon is not None and self.privacy.clip is None:
-            raise ValueError(
+            yield (
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rounds_end(self) -> Self:
         check_size(self)
-        return self
-
-    @model_validator(mode="after")
-    def _counts_fit_the_fleet(self) -> Self:
         n = self.fleet.num_devices
         if self.scheduling.num_scheduled > n:
-            raise ValueError(
+            yield (
                 f"scheduling.num_scheduled: {self.scheduling.num_scheduled} devices cannot be scheduled out of "
                 f"fleet.num_devices = {n}; accepted: 1 to {n}; lower the one or raise the other"
             )
         edges = self.learning.num_edges
         if self.fleet.deployment_seed is not None and edges is not None and edges[0] != edges[1]:
-            raise ValueError(
+            yield (
                 f"learning.num_edges: got {list(edges)} with fleet.deployment_seed = {self.fleet.deployment_seed}, "
                 "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
                 "fleet.deployment_seed to null"
@@ -221,11 +189,16 @@ class ExperimentConfig(Section):
         # Only IKC and VKC use K: the default K must not be an error for FedAvg on a small fleet.
         k = self.scheduling.num_clusters
         if k is not None and k > n and self.scheduling.name in ("ikc", "vkc"):
-            raise ValueError(
+            yield (
                 f"scheduling.num_clusters: {k} clusters cannot be made of fleet.num_devices = {n} devices; "
                 f"accepted: 1 to {n}; lower the one or raise the other"
             )
-        return self
+
+    @property
+    def minimised(self) -> Literal["round", "mean_edge"]:
+        """Which delay assignments weigh: ``assignment.minimise``, or what the cloud's clock suggests."""
+        by_clock: Literal["round", "mean_edge"] = "round" if self.clock.cloud.asynchronous is None else "mean_edge"
+        return self.assignment.minimise or by_clock
 
 
 def check_size(config: ExperimentConfig) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticUndefined
@@ -125,23 +126,21 @@ class LearningConfig(Section):
             )
         return tree
 
-    @model_validator(mode="after")
-    def _can_be_trained(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.architecture == "shared" and self.features != "db":
-            raise ValueError(
+            yield (
                 f"features: got '{self.features}' for the shared network, which needs each edge's bandwidth; set "
                 "features: db, or architecture: bilstm"
             )
         if self.td == 0 and self.ce == 0:
-            raise ValueError("td, ce: both weights are 0 and nothing would be learned; raise one of them")
+            yield "td, ce: both weights are 0 and nothing would be learned; raise one of them"
         if self.minutes is None and self.env_steps is None:
-            raise ValueError("minutes, env_steps: both are null and training would not end; set one of them")
+            yield "minutes, env_steps: both are null and training would not end; set one of them"
         if self.architecture == "bilstm" and self.num_edges is not None and self.num_edges[0] != self.num_edges[1]:
-            raise ValueError(
+            yield (
                 f"num_edges: got {list(self.num_edges)} for the bilstm network, which is made for one M; set "
                 "architecture: shared, or give one number"
             )
-        return self
 
 
 class AgentConfig(Section):

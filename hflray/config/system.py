@@ -6,7 +6,8 @@ names end in SI units, convert them, and no other code does.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -119,15 +120,13 @@ class FleetConfig(Section):
             )
         return tree
 
-    @model_validator(mode="after")
-    def _one_bandwidth_per_edge(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         count = None if self.edge_bandwidths_mhz is None else len(self.edge_bandwidths_mhz)
         if count is not None and count != self.num_edges:
-            raise ValueError(
+            yield (
                 f"edge_bandwidths_mhz: {count} values for num_edges = {self.num_edges}; accepted: one for each edge; "
                 "correct the one or the other"
             )
-        return self
 
     @property
     def noise_w_per_hz(self) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hflray.config.base import MOST_SAMPLES, Named, Range, Section
 from hflray.support.text import shorten
@@ -49,14 +50,12 @@ class DataConfig(Section):
     )
     preprocess: Literal["crop", "pca"] = Field("crop", description="how 1×10×10 inputs are made for the mini model")
 
-    @model_validator(mode="after")
-    def _has_an_official_split(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.split == "official" and self.name not in WITH_A_SPLIT:
-            raise ValueError(
+            yield (
                 f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with "
                 f"it: stratified; set split to it, or name to {' or '.join(WITH_A_SPLIT)}"
             )
-        return self
 
 
 class ModelConfig(Section):
@@ -158,23 +157,17 @@ class TrainingConfig(Section):
         description="torch threads of each actor; they change low bits, so all backends share them; null: 1",
     )
 
-    @model_validator(mode="after")
-    def _refuse_gpu_settings_on_cpus(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         for name, value in (("precision", "tf32"), ("cuda_graph", True)):
             if self.device == "cpu" and getattr(self, name) == value:
-                raise ValueError(
+                yield (
                     f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or remove {name}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_to_size_the_pool(self) -> Self:
         if self.devices_per_actor is not None and self.num_actors is not None:
-            raise ValueError(
+            yield (
                 f"devices_per_actor = {self.devices_per_actor} and num_actors = {self.num_actors} both say how many "
                 "actors there are; accepted: one of the two; remove the other"
             )
-        return self
 
 
 class AggregatorConfig(Section):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hflray.config.base import Named, Range, Section, Share
 
@@ -39,14 +40,12 @@ class FadingConfig(Section):
     )
     known: bool = Field(False, description="one factor of a link for the whole round, which decisions see")
 
-    @model_validator(mode="after")
-    def _known_for_a_round(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.known and self.coherence_s is not None:
-            raise ValueError(
+            yield (
                 f"known: got true with coherence_s = {self.coherence_s:g}; accepted: false, because a factor that is "
                 "known holds for a round; or set coherence_s to null"
             )
-        return self
 
 
 class DropoutConfig(Section):
@@ -73,14 +72,12 @@ class EdgeFailureConfig(Section):
     mttr_s: float | None = Field(None, gt=0, le=1e12, description="mean time until it works again")
     trace: str | None = Field(None, description="path of a CSV file time_s,edge,up in place of both; null: none")
 
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         for name, other in (("mtbf_s", "mttr_s"), ("mttr_s", "mtbf_s")):
             if getattr(self, name) is None and getattr(self, other) is not None:
-                raise ValueError(f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none")
+                yield f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none"
         if self.trace is not None and self.mtbf_s is not None:
-            raise ValueError(f"trace: got '{self.trace}' with mtbf_s = {self.mtbf_s:g}; accepted: one of them")
-        return self
+            yield f"trace: got '{self.trace}' with mtbf_s = {self.mtbf_s:g}; accepted: one of them"
 
 
 class BatteryConfig(Section):

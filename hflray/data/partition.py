@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import registry
-from hflray.errors import ConfigError, DataError
+from hflray.errors import ConfigError, DataError, blaming
 from hflray.support.contract import Contract, described
 from hflray.support.text import shorten
 
@@ -562,9 +562,7 @@ class OwnersPartition:
 
     def __post_init__(self) -> None:
         if self.unmatched not in ("error", "drop"):
-            raise ConfigError(
-                f"data.options.unmatched: got {shorten(self.unmatched)}; accepted: error, drop; correct it"
-            )
+            raise blaming(f"data.options.unmatched: got {shorten(self.unmatched)}", "error, drop")
 
     def __call__(
         self,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from hflray import registry
 from hflray.config import ExperimentConfig, FleetConfig
 from hflray.config.fleet_table import fleet_table
-from hflray.errors import ConfigError, nearest
+from hflray.errors import ConfigError, blaming, nearest
 from hflray.fleet.fleet import Fleet
 from hflray.fleet.random import complete
 from hflray.seeding import stream
@@ -190,9 +190,7 @@ def _names(name: str, values: Sequence[object], count: int) -> tuple[str, ...]:
         raise ConfigError(f"{name}: got {len(texts)} texts; accepted: {count}, one for each; correct it")
     for text in texts:
         if not text or breaks_lines(text):
-            raise ConfigError(
-                f"{name}: got {shorten(text)}; accepted: a text of one line that is not empty; correct it"
-            )
+            raise blaming(f"{name}: got {shorten(text)}", "a text of one line that is not empty")
     if len(set(texts)) < count:
         again = next(text for text in texts if texts.count(text) > 1)
         raise ConfigError(f"{name}: {shorten(again)} is there twice; accepted: each once; rename one")
