@@ -71,8 +71,8 @@ def deciding(name: str, values: Mapping[str, float]) -> float | None:
 
 def rows(table: Table, logged: Collection[str] = ()) -> list[Metric]:
     """Return the rows of a kind of task, in the order of its tables; the user's own `logged` metrics come first."""
-    own = own_of(logged) if table == "training" else []
-    return [*own, *(row for row in METRICS.values() if row.table == table)]
+    users = own_of(logged) if table == "training" else []
+    return [*users, *(row for row in METRICS.values() if row.table == table)]
 
 
 def main_of(names: Collection[str]) -> list[Metric]:

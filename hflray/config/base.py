@@ -87,8 +87,8 @@ class Named:
     def accepted(self) -> str:
         """What the setting accepts, in words: what is registered, and your own."""
         paths = (f"a path ending in {ending}" for ending in self.endings)
-        own = "your own, as in mine.py:Thing"
-        return " | ".join([*self.keywords, *registry.names(self.kind), *paths, own])
+        users = "your own, as in mine.py:Thing"
+        return " | ".join([*self.keywords, *registry.names(self.kind), *paths, users])
 
     def check(self, value: Any) -> Any:
         """Return a name, or a tuple of names, with the hash in each reference. Raises ValueError: one is unknown."""

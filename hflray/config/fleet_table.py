@@ -213,7 +213,7 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
             listed = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
             notes.append(f"{table.name}: nothing uses the columns {listed}")
     for name, file_name in renamed.items():
-        if not any(name in each for each in columns.values()):
+        if not any(name in of_file for of_file in columns.values()):
             raise ConfigError(
                 f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
             )
@@ -252,9 +252,9 @@ def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -
 def _give(arrays: dict[str, FloatArray], key: str, name: str, values: FloatArray, table: Table) -> None:
     """Add the numbers of a column to the arrays. Raises ConfigError: another column gives the same."""
     field = COLUMNS[key][name].field
-    twins = [other for other, each in COLUMNS[key].items() if other != name and each.field == field]
+    twins = [other for other, form in COLUMNS[key].items() if other != name and form.field == field]
     twins += {"cycles_per_sample": ["seconds_per_sample"], "seconds_per_sample": ["cycles_per_sample"]}.get(field, [])
-    if any(each in arrays for each in (field, *twins)):
+    if any(field_name in arrays for field_name in (field, *twins)):
         raise ConfigError(f"{table.name}, column {name}: says the same as {' or '.join(twins)}; keep one of them")
     arrays[field] = values
 
@@ -290,9 +290,9 @@ def _places(
         _unwrap(raw)
     corners = _box(box, pair)
     if corners is not None:
-        for key, each in raw.items():
+        for key, array in raw.items():
             with np.errstate(invalid="ignore"):
-                inside = np.isnan(each[:, 0]) | ((each >= corners[0]) & (each <= corners[1])).all(axis=1)
+                inside = np.isnan(array[:, 0]) | ((array >= corners[0]) & (array <= corners[1])).all(axis=1)
             if not inside.any():
                 raise ConfigError(f"fleet.options.area: no row of {tables[key].name} lies in it; correct it")
             if not inside.all():
@@ -300,19 +300,20 @@ def _places(
                     f"{tables[key].name}: {int((~inside).sum())} of {len(inside)} rows lie outside of the area"
                 )
             chosen[key] = inside
-    points = np.concatenate([each[chosen[key]] for key, each in raw.items()])
+    points = np.concatenate([array[chosen[key]] for key, array in raw.items()])
     points = points[~np.isnan(points[:, 0])]
     if not len(points):
         return raw, None, chosen, False
     ends = np.array([points.min(axis=0), points.max(axis=0)]) if corners is None else corners
     if unit == "metres" and corners is None:
-        for key, each in raw.items():
-            for row, axis in np.argwhere(each < 0):
+        for key, array in raw.items():
+            for row, axis in np.argwhere(array < 0):
                 column = columns[key][pair[axis]]
                 raise tables[key].error(
-                    int(row), column, f"got {each[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area, "
-                    "whose corner then is 0; correct it",
-                )  # fmt: skip
+                    int(row),
+                    column,
+                    f"got {array[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area, whose corner is 0",
+                )
         return raw, max(float(ends[1].max()), 0.1), chosen, False
     scale = np.ones(2)
     if unit == "degrees":
@@ -321,15 +322,15 @@ def _places(
     sides_m = (ends[1] - ends[0]) * scale
     area_m = max(float(sides_m.max()), 0.1)
     # Rounding must not put the last place outside.
-    return {key: np.clip((each - ends[0]) * scale, 0.0, area_m) for key, each in raw.items()}, area_m, chosen, True
+    return {key: np.clip((array - ends[0]) * scale, 0.0, area_m) for key, array in raw.items()}, area_m, chosen, True
 
 
 def _unwrap(places: Mapping[str, FloatArray]) -> None:
     """Let longitudes on both sides of the date line be neighbours, in place."""
-    longitudes = np.concatenate([each[:, 0] for each in places.values()])
+    longitudes = np.concatenate([array[:, 0] for array in places.values()])
     if np.nanmax(longitudes, initial=-180.0) - np.nanmin(longitudes, initial=180.0) > 180.0:
-        for each in places.values():
-            each[:, 0] = np.where(each[:, 0] < 0, each[:, 0] + 360.0, each[:, 0])
+        for array in places.values():
+            array[:, 0] = np.where(array[:, 0] < 0, array[:, 0] + 360.0, array[:, 0])
 
 
 def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> FloatArray:
@@ -337,10 +338,10 @@ def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> Fl
     if lacking:
         raise ConfigError(f"{table.name}: has no column {lacking[0]}; accepted: {' and '.join(pair)}; add it")
     values = [table.numbers(columns[name], *BOUNDS[name]) for name in pair]
-    one = np.flatnonzero(np.isnan(values[0]) != np.isnan(values[1]))
-    if len(one):
-        name = pair[0] if np.isnan(values[0][one[0]]) else pair[1]
-        raise table.error(int(one[0]), columns[name], f"is empty beside {' and '.join(pair)}; fill it, or empty both")
+    lone = np.flatnonzero(np.isnan(values[0]) != np.isnan(values[1]))
+    if len(lone):
+        name = pair[0] if np.isnan(values[0][lone[0]]) else pair[1]
+        raise table.error(int(lone[0]), columns[name], f"is empty beside {' and '.join(pair)}; fill it, or empty both")
     return np.stack(values, axis=-1)
 
 

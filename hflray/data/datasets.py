@@ -125,10 +125,10 @@ class Dataset:
         Raises:
             DataError: an array is not as described above. The message is one line and names the first wrong element.
         """
-        own = check_own(x_train, y_train, x_test, y_test, kind, groups)
+        checked = check_own(x_train, y_train, x_test, y_test, kind, groups)
         if owner is None and test_owner is not None:
             raise DataError("test_owner was given without owner; accepted: both, or owner alone; give both")
-        arrays, mean, std = own.arrays, 0.0, 1.0
+        arrays, mean, std = checked.arrays, 0.0, 1.0
         if kind == "regression":
             mean, std = float(arrays["y_train"].mean()), float(arrays["y_train"].std())
             arrays |= {y: ((arrays[y] - mean) / std).astype(np.float32) for y in ("y_train", "y_test")}
@@ -138,17 +138,17 @@ class Dataset:
             arrays["y_train"],
             arrays["x_test"],
             arrays["y_test"],
-            own.num_outputs,
+            checked.num_outputs,
             samples_range,
             kind,
-            num_tokens=own.num_tokens,
-            groups=own.groups,
+            num_tokens=checked.num_tokens,
+            groups=checked.groups,
             target_mean=mean,
             target_std=std,
-            notes=own.notes,
+            notes=checked.notes,
             owner=None if owner is None else check_owners(owner, len(arrays["y_train"]), "owner"),
             test_owner=None if test_owner is None else check_owners(test_owner, len(arrays["y_test"]), "test_owner"),
-            class_names=None if class_names is None else check_class_names(class_names, own.num_outputs, kind),
+            class_names=None if class_names is None else check_class_names(class_names, checked.num_outputs, kind),
         )
 
     def of_owners(self, owners: Sequence[str]) -> Self:

@@ -98,17 +98,17 @@ class MajorityPartition:
         """Deal samples to devices; raise a DataError that names the class whose quotas exceed its supply."""
         sizes = checked_sizes(labels, num_devices, sizes)
         classes, supply = np.unique(labels, return_counts=True)
-        own = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
+        major = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
         quota = majority_quota(sizes, self.majority_fraction)
-        majority_demand = np.bincount(own, weights=quota, minlength=len(classes)).astype(np.int64)
+        majority_demand = np.bincount(major, weights=quota, minlength=len(classes)).astype(np.int64)
         for c in np.flatnonzero(majority_demand > supply):
             raise DataError(
                 f"data.partition: majority asks for {majority_demand[c]} samples of class {classes[c]} for its "
-                f"{np.count_nonzero(own == c)} devices, but the training set has {supply[c]}; {FIX}, or lower "
+                f"{np.count_nonzero(major == c)} devices, but the training set has {supply[c]}; {FIX}, or lower "
                 f"data.majority_fraction (now {self.majority_fraction:g})"
             )
-        counts = _draw_other_classes(own, sizes - quota, supply - majority_demand, rng)
-        counts[np.arange(num_devices), own] += quota
+        counts = _draw_other_classes(major, sizes - quota, supply - majority_demand, rng)
+        counts[np.arange(num_devices), major] += quota
         return indices_of(labels, classes, counts, rng)
 
 
@@ -118,7 +118,7 @@ def majority_quota(sizes: NDArray[np.integer], majority_fraction: float) -> Ints
     return quota
 
 
-def _draw_other_classes(own: Ints, demands: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
+def _draw_other_classes(major: Ints, demands: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
     """Draw `demands` (N,) samples from `supply` (C,), for each device from other classes than its own if possible.
 
     By Hall's theorem the draw can be completed exactly if, for every class c, the devices that own c need no more than
@@ -128,17 +128,17 @@ def _draw_other_classes(own: Ints, demands: Ints, supply: Ints, rng: np.random.G
     Returns:
         The number of samples that each device draws of each class, (N, C).
     """
-    counts = np.zeros((len(own), len(supply)), np.int64)
-    needs = np.bincount(own, weights=demands, minlength=len(supply)).astype(np.int64)  # demand by the class to avoid
+    counts = np.zeros((len(major), len(supply)), np.int64)
+    needs = np.bincount(major, weights=demands, minlength=len(supply)).astype(np.int64)  # demand by the class to avoid
     demands, supply = demands.copy(), supply.copy()
     for c in np.flatnonzero(needs > supply.sum() - supply):  # at most one class, because two would exceed the total
-        owners = np.flatnonzero(own == c)
+        owners = np.flatnonzero(major == c)
         short = rng.multivariate_hypergeometric(demands[owners], needs[c] - (supply.sum() - supply[c]))
         counts[owners, c] = short
         demands[owners] -= short
         supply[c] -= short.sum()
         needs[c] -= short.sum()
-    for n, c in enumerate(own):
+    for n, c in enumerate(major):
         needs[c] -= demands[n]
         least = np.maximum(supply + demands[n] + needs - supply.sum(), 0)
         least[c] = 0
@@ -412,8 +412,8 @@ class EdgeDirichletPartition:
         edge_sizes = np.bincount(homes, weights=sizes).astype(np.int64)
         parts: list[Ints] = []
         for edge, part in enumerate(_level(self.edge_alpha)(labels, self.num_edges, edge_sizes, rng)):
-            own = sizes[homes == edge]
-            parts += [part[inner] for inner in _level(self.device_alpha)(labels[part], len(own), own, rng)]
+            of_edge = sizes[homes == edge]
+            parts += [part[inner] for inner in _level(self.device_alpha)(labels[part], len(of_edge), of_edge, rng)]
         return parts
 
 
@@ -498,13 +498,13 @@ def _num_classes(labels: Ints, least: int) -> int:
     return count
 
 
-def _even_draw(places: int, each: int, num_classes: int, rng: np.random.Generator) -> Ints:
+def _even_draw(places: int, count: int, num_classes: int, rng: np.random.Generator) -> Ints:
     """Draw `each` different classes for each place, (places, each), so that class totals differ by at most one."""
-    drawn = np.zeros((places, each), np.int64)
+    drawn = np.zeros((places, count), np.int64)
     total = np.zeros(num_classes, np.int64)
     for place in range(places):
         order = rng.permutation(num_classes)  # of classes with equal totals any may come first
-        drawn[place] = order[np.argsort(total[order], kind="stable")][:each]
+        drawn[place] = order[np.argsort(total[order], kind="stable")][:count]
         total[drawn[place]] += 1
     return drawn
 

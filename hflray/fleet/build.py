@@ -175,12 +175,12 @@ def _config_of(arrays: Mapping[str, FloatArray], values: Mapping[str, Any]) -> F
             raise ConfigError(f"Fleet.of: no array says how many {words}s there are; give one, or a config")
     sections = {"num_devices": counts["n"], "num_edges": counts["m"]}
     places = [arrays[name] for name in ("position_m", "edge_position_m") if name in arrays and arrays[name].size]
-    largest_m = max((float(np.nanmax(each, initial=0.0)) for each in places), default=0.0)
+    largest_m = max((float(np.nanmax(array, initial=0.0)) for array in places), default=0.0)
     return FleetConfig(**sections, **({"area_km": max(largest_m, 0.1) / 1e3} if places else {}))
 
 
 def _is_whole(arrays: Mapping[str, FloatArray], name: str, instead: Mapping[str, str]) -> bool:
-    present = [~np.isnan(arrays[each]) for each in (name, instead.get(name, name)) if each in arrays]
+    present = [~np.isnan(arrays[key]) for key in (name, instead.get(name, name)) if key in arrays]
     return bool(present) and bool(np.logical_or.reduce(present).all())
 
 

@@ -180,7 +180,7 @@ class Fleet:
             )
         index = index.astype(np.intp)
         chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _PER_DEVICE}
-        chosen |= {name: own[index] for name in _OWN_PER_DEVICE if np.ndim(own := getattr(self, name))}
+        chosen |= {name: array[index] for name in _OWN_PER_DEVICE if np.ndim(array := getattr(self, name))}
         if self.device_names is not None:
             chosen["device_names"] = tuple(self.device_names[i] for i in index)
         if self.links is None or index.size * self.num_edges <= link.DENSE_LINKS:

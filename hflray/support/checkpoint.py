@@ -132,8 +132,8 @@ class Checkpoints:
         except ValueError as error:
             raise DamagedError(f"{where}: it cannot be unpacked ({error})") from error
         with tempfile.TemporaryDirectory() as folder:
-            for name, each in files.items():
-                write(Path(folder, name), each)
+            for name, data in files.items():
+                write(Path(folder, name), data)
             yield Path(folder)
 
     def _name(self, round: int) -> str:

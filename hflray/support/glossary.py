@@ -87,7 +87,7 @@ class Metric:
         """
         if self.shown == "%":
             return self.format.format(value * self.scale) + "%"
-        return enough_digits(self.format, [each * self.scale for each in (value, *beside)]).format(value * self.scale)
+        return enough_digits(self.format, [x * self.scale for x in (value, *beside)]).format(value * self.scale)
 
 
 def enough_digits(form: str, values: Iterable[float]) -> str:

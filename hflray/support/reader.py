@@ -117,7 +117,7 @@ def parse_json(content: bytes | str) -> Any:
     if opened > MOST_DEPTH:
         level = [value] if isinstance(value, dict | list) else []
         for _ in range(MOST_DEPTH):  # each time, what is inside the containers of the level before
-            level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)
+            level = [child for outer in level for child in (outer.values() if isinstance(outer, dict) else outer)
                      if isinstance(child, dict | list)]  # fmt: skip
         if level:
             raise UnfitError(f"its values are nested too deeply; accepted: {MOST_DEPTH} levels")

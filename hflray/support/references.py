@@ -267,10 +267,10 @@ def load(name: str) -> Any:
     try:
         return getattr(module, reference.thing)
     except AttributeError as error:
-        own = list(_own_of(module))
+        things = list(_own_of(module))
         raise ConfigError(
-            f"{reference.source} has no '{reference.thing}'{nearest(reference.thing, own)}; it has: "
-            f"{', '.join(own) or 'no class or function'}; correct the name"
+            f"{reference.source} has no '{reference.thing}'{nearest(reference.thing, things)}; it has: "
+            f"{', '.join(things) or 'no class or function'}; correct the name"
         ) from error
 
 
@@ -344,11 +344,11 @@ def _tell(register: Callable[[ModuleType], object], module: ModuleType) -> None:
 
 def _own_of(module: ModuleType) -> dict[str, Any]:
     """Return the public classes and functions that a module defines, by name."""
-    own = module.__name__
+    home = module.__name__
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == own
+        if not name.startswith("_") and getattr(value, "__module__", None) == home
     }
 
 

@@ -227,7 +227,7 @@ class Table:
         for name in names:
             if not name:
                 raise ConfigError(f"{self.name}, row 1: a column has no name; accepted: a name for each; name it")
-            if [each.lower() for each in names].count(name.lower()) > 1:  # upper and lower case are one
+            if [column.lower() for column in names].count(name.lower()) > 1:  # upper and lower case are one
                 raise ConfigError(f"{self.name}, row 1: two columns are called '{one_line(name)}'; rename one")
 
 
