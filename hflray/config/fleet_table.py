@@ -312,7 +312,7 @@ def _places(
                 raise tables[key].error(
                     int(row),
                     column,
-                    f"got {array[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area, whose corner is 0",
+                    f"got {array[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area",
                 )
         return raw, max(float(ends[1].max()), 0.1), chosen, False
     scale = np.ones(2)
