@@ -215,7 +215,7 @@ def is_registered(kind: Kind, name: str) -> bool:
     return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
-def known(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
+def checked_name(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
     """Return `name` if it is known, and a reference with the hash of its text.
 
     Args:
@@ -247,9 +247,9 @@ def known(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
 
 
 def check(kind: Kind, name: str, setting: str | None = None) -> str:
-    """Return the name as `known` does. Raises ConfigError: it is unknown; the message begins with setting or kind."""
+    """Return the name as `checked_name` does. Raises ConfigError: it is unknown; the message begins with setting or kind."""
     try:
-        return known(kind, name)
+        return checked_name(kind, name)
     except ValueError as error:
         raise ConfigError(f"{setting or kind}: {error}") from error
 

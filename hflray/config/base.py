@@ -96,7 +96,7 @@ class Named:
             return tuple(self.check(name) for name in value)
         if not isinstance(value, str) or value in self.keywords or value.endswith(self.endings or ("\0",)):
             return value
-        return registry.known(self.kind, value, self.keywords)
+        return registry.checked_name(self.kind, value, self.keywords)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))

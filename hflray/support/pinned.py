@@ -129,8 +129,8 @@ def pin(name: str, folder: Path | None = None, keep: bool = True) -> str:
 def content_of(name: str) -> tuple[str, bytes]:
     """Return the file name of a pinned name, and the file's bytes. Raises ConfigError: see `path_of`."""
     made = next(iter(inputs_of([name])), None)
-    kept = None if made is None else made.content
-    return plain(name), path_of(name).read_bytes() if kept is None else kept
+    content = None if made is None else made.content
+    return plain(name), path_of(name).read_bytes() if content is None else content
 
 
 def path_of(name: str) -> Path:
