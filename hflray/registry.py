@@ -247,7 +247,7 @@ def checked_name(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
 
 
 def check(kind: Kind, name: str, setting: str | None = None) -> str:
-    """Return the name as `checked_name` does. Raises ConfigError: it is unknown; the message begins with setting or kind."""
+    """Return the name as `checked_name` does. Raises ConfigError, whose message begins with the setting or the kind."""
     try:
         return checked_name(kind, name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Hashes of configurations: of each shipped sweep file's trials, with their names, and of single settings.
+"""Hashes of configurations: of the trials of every third shipped sweep file, with their names, and of single settings.
 
 ``python -m tests.golden.configurations`` writes ``configurations.json`` again. A hash names trials, cached fleets and
 folders, so that it must never change for a setting that stays.
@@ -76,7 +76,7 @@ def hashes() -> dict[str, str]:
     of_settings = {" ".join(overrides): hash_of(load_config(None, list(overrides))) for overrides in OVERRIDES}
     of_trials = {
         path.name: digest(json.dumps([[trial.name, hash_of(trial.config)] for trial in trials]).encode())[:24]
-        for path, trials in ((path, expand(load_sweep(path))) for path in sweep_files())
+        for path, trials in ((path, expand(load_sweep(path))) for path in sweep_files()[::3])
     }
     return of_settings | of_trials
 
