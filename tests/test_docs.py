@@ -25,7 +25,7 @@ from hflray.config import ExperimentConfig, flatten, named_settings
 from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
-from hflray.support import inputs, live_metrics
+from hflray.support import live_metrics, pinned
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Tracker, default_uri
@@ -399,7 +399,7 @@ def test_every_key_in_the_texts_exists() -> None:
     known |= {key.rpartition(".")[0] for key in known if key.count(".") > 1}  # sections, such as clock.edge
     known |= {f"{section}.options" for section in ("scheduling", "assignment", "model", "world.availability")}
     known |= {"learning.teacher", "data.root", "data.partition_options", "data.options", "fleet.options"}
-    known |= {*inputs.SETTINGS, "data.options.kind", "data.options.unmatched", "data.partition_options.unmatched"}
+    known |= {*pinned.SETTINGS, "data.options.kind", "data.options.unmatched", "data.partition_options.unmatched"}
     heads = {key.partition(".")[0] for key in known if "." in key}
     wrong = [
         f"{page}: {key}"

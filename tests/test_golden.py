@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hflray import metrics
-from tests.golden import driver
+from tests.golden import configurations, driver
 from tests.golden.trees import BILLS, COMMIT, LATER, ROOT, NoHistory, golden_tree, run_in
 
 # Relative tolerances by metric. The bound that L-BFGS-B reaches depends on memory addresses: a fleet's gap differed by
@@ -110,6 +110,12 @@ def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: in
     print(f"both trees took {time.perf_counter() - begin:.0f} s")
     assert len({entry["rounds"][-1]["hash"] for entry in was["experiments"].values()}) == count
     assert differences(was, now, tolerance=1e-12) == []
+
+
+def test_hashes_of_configurations_do_not_change() -> None:
+    was = json.loads(configurations.HASHES.read_text(encoding="utf-8"))
+    assert len(was) > 70
+    assert differences(was, configurations.hashes()) == []
 
 
 def test_ci_installs_the_versions_for_which_hashes_hold() -> None:

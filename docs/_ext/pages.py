@@ -14,7 +14,7 @@ from typing import Any
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, Section
-from hflray.config.reference import Setting, sections, settings
+from hflray.config.explanations import Setting, sections, settings
 from hflray.support import live_metrics
 from hflray.sweep import Axis, SweepFile, TuneConfig
 

@@ -17,7 +17,7 @@ from hflray.experiment.experiment import Experiment
 from hflray.experiment.planning import Planner
 from hflray.models import auxiliary_problem
 from hflray.scheduling import configured_scheduler, scheduler_class
-from hflray.support.returned import Contract, is_ours
+from hflray.support.contract import Contract, is_ours
 from hflray.training.job import LocalJob
 from hflray.training.rules.own import OwnTraining
 from hflray.training.serial import SerialHierarchy

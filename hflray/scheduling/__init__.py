@@ -16,8 +16,8 @@ from hflray.scheduling.clustering import cluster_devices, clustering_cost
 from hflray.scheduling.context import DeviceHistory, RoundContext
 from hflray.scheduling.poll import Poll
 from hflray.support.arrays import IntArray
+from hflray.support.contract import Contract
 from hflray.support.references import short, spoken
-from hflray.support.returned import Contract
 from hflray.support.text import shorten
 
 __all__ = [

@@ -23,7 +23,7 @@ from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.scheduling.ranking import highest
 from hflray.scheduling.rows import device_rows
 from hflray.support.arrays import FloatArray, IntArray
-from hflray.support.policies import locate
+from hflray.support.pinned import locate
 from hflray.support.reader import UnfitError
 
 SHIPPED = Path(__file__).with_name("policies") / "digits.safetensors"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from hflray.config import ExperimentConfig, validate_stored
 from hflray.errors import DamagedError, DataError
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.reader import parse_yaml
 from hflray.tracking.journal import Journal, Tables
 from hflray.tracking.model import FinalModel

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.support.returned import Contract, described, is_ours
+from hflray.support.contract import Contract, described, is_ours
 from hflray.support.text import shown_address
 
 SETTING = "tracking.sinks"

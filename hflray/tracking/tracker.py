@@ -28,11 +28,11 @@ from hflray.config import (
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.checksum import checked
+from hflray.support.contract import is_ours
 from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
 from hflray.support.reader import fit, read_json
 from hflray.support.references import named, short, spoken
-from hflray.support.returned import is_ours
 from hflray.tracking.addresses import DATABASE, of_folder
 from hflray.tracking.artifacts import KINDS, Artifacts, load
 from hflray.tracking.journal import Journal, rounds_of
@@ -122,7 +122,7 @@ class Tracker:
         required: whether to raise if a tracker cannot be opened now, instead of warning and retrying.
         sinks: the names of the trackers, see `hflray.tracking.sink`.
         journal: the sweep's journal; None: the one in `folder`, without a mirror.
-        place: where the sweep's checkpoints are (`hflray.support.checkpoints.Checkpoints`); None: in `folder`.
+        place: where the sweep's checkpoints are (`hflray.support.checkpoint.Checkpoints`); None: in `folder`.
         dataset: returns the data set of a run, whose final model needs it, or None.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hflray.support.returned import Contract, described
+from hflray.support.contract import Contract, described
 from hflray.training.method import Method
 from hflray.training.rules.base import Received, further, of_correction
 

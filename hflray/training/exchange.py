@@ -11,7 +11,7 @@ from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector, finish
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
 from hflray.support.arrays import squared_norm
-from hflray.support.returned import Contract, described, is_ours
+from hflray.support.contract import Contract, described, is_ours
 from hflray.training.privacy.mechanism import noised
 
 Ref = Any  # a value, or a reference to it

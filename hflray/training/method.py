@@ -21,7 +21,7 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
-from hflray.support.returned import Contract
+from hflray.support.contract import Contract
 from hflray.training.memory import after_turn
 from hflray.training.privacy.mechanism import Mechanism
 from hflray.training.refusals import check_rule, check_secrecy, check_statistics

@@ -1,4 +1,4 @@
-"""What a local rule of a user's own returns, checked where it enters (`hflray.support.returned`)."""
+"""What a local rule of a user's own returns, checked where it enters (`hflray.support.contract`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hflray.support.arrays import FloatArray
-from hflray.support.returned import Contract, all_finite, described, is_ours
+from hflray.support.contract import Contract, all_finite, described, is_ours
 from hflray.training.rules.base import CloudReport, LocalRule, Memory, Received, State, Vector
 
 

@@ -16,7 +16,7 @@ from ray.tune import Callback
 from hflray import metrics
 from hflray.errors import HflrayError, WriteError
 from hflray.experiment.fleets import Fleets
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome

@@ -40,8 +40,7 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
-    from hflray.support import inputs
-    from hflray.support.policies import plain
+    from hflray.support.pinned import plain
     from hflray.support.references import short, spoken
     from hflray.support.terminal.tables import TextTable
 
@@ -55,7 +54,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
     table = TextTable(title, ["trial", *keys, "max_rounds"], align="l" * (1 + len(keys)))
     for trial in trials:
         values = [trial.values[key] for key in file.sweep]
-        texts = [plain(inputs.plain(spoken(value))) if isinstance(value, str) else short(value) for value in values]
+        texts = [plain(spoken(value)) if isinstance(value, str) else short(value) for value in values]
         table.add_row(trial.name, *texts, str(trial.config.max_rounds))
     return table
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from hflray.errors import ConfigError, HflrayError, RefusedError, WriteError
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import data_key
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import disk_failure, refuse_links
 from hflray.support.provenance import release
 from hflray.support.ray_private import count_no_callbacks, keep_no_rounds, pass_no_keys

@@ -6,7 +6,7 @@ counts as done before the storage has it::
     <storage>/<sweep>/hflray/sweep.json
     <storage>/<sweep>/hflray/journal/<trial>/<epoch>-<offset>   the journal in pieces, named by their offset in bytes
     <storage>/<sweep>/hflray/lease/<epoch>-<uuid>               {"host", "pid", "released"}
-    <storage>/<sweep>/hflray/checkpoints/…                      see `hflray.support.checkpoints`
+    <storage>/<sweep>/hflray/checkpoints/…                      see `hflray.support.checkpoint`
 
 **One writer.** A process that runs the sweep holds a lease with an epoch, a number that grows with each lease. It
 writes the lease again every few seconds. Another process takes the next epoch when the lease is released or has not

@@ -17,9 +17,9 @@ from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import Scenario, data_key
 from hflray.support import references
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import disk_failure
-from hflray.support.inputs import Input
+from hflray.support.pinned import Input
 from hflray.support.provenance import differences, release
 from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task

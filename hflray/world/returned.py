@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.support.arrays import BoolArray, FloatArray
-from hflray.support.returned import ABOVE_0, Contract
+from hflray.support.contract import ABOVE_0, Contract
 from hflray.world.availability import Availability
 from hflray.world.fading import Fading
 from hflray.world.mobility import Mobility, Places

@@ -24,8 +24,8 @@ from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps,
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.contract import is_ours
 from hflray.support.references import spoken
-from hflray.support.returned import is_ours
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery

@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.config import TrainingConfig
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
-from hflray.support.cache import cache_folder
+from hflray.support.private import cache_folder
 from hflray.training.kernel_choice import settled
 from hflray.training.machine import available_cpus
 from hflray.training.steps import torch_threads

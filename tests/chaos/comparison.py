@@ -20,7 +20,7 @@ import yaml
 from hflray.errors import ConfigError
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
 

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import table
 
 from hflray.support import checkpoint
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from tests.chaos.comparison import ARTIFACTS, Reference, differences
 
 TRIALS, ROUNDS = ("a", "b"), 3

@@ -20,7 +20,7 @@ from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal

@@ -30,8 +30,8 @@ from hflray.experiment import Experiment
 from hflray.report.exports import export, read_export
 from hflray.report.runs import assemble, read_sweep
 from hflray.rl.fleets import FleetSpec
-from hflray.support import checkpoint, modules, references
-from hflray.support.checkpoints import Checkpoints
+from hflray.support import checkpoint, references
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.checksum import digest, stamped
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
@@ -335,7 +335,7 @@ def test_no_reader_looks_for_what_a_setting_names(tmp_path, monkeypatch, name, f
     """Each setting that names something, in each of hflray's own files: refused, or left as it is."""
     looked: list[str] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(modules, "find", lambda *names: looked.append(str(names)) or [])
+    monkeypatch.setattr(references, "find_module", lambda *names: looked.append(str(names)) or [])
     monkeypatch.setattr(references, "_read_file", lambda *names: looked.append(str(names)))
     for number, key in enumerate(named_settings()):
         value = poisoned_by(form, (key,))[key]

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hflray.support.cache import cache_folder
+from hflray.support.private import cache_folder
 
 COMMIT = "6c93c38326e342d601457dd017a01cf10c64e7f6"
 LATER = "319efcb65387809d21f2246b74a42ea31421f0f2"  # it has schedulers that learn from what they observe

@@ -15,7 +15,7 @@ import yaml
 
 from hflray import metrics
 from hflray.report.runs import read_sweep
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task

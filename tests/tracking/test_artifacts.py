@@ -14,7 +14,7 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, DamagedError, DataError
 from hflray.experiment import Experiment
 from hflray.support import checkpoint
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.tracking import FinalModel, Journal, Run, Tracker, default_uri, sync
 from hflray.tracking.artifacts import Artifacts
 from tests.conftest import small_config

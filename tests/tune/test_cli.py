@@ -21,7 +21,7 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models import to_vector
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.results import new_folder

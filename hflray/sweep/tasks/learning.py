@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.rl import POLICY
+from hflray.support.contract import is_ours
 from hflray.support.references import short
-from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Product, Result, Results, Shown, Task, TrialProgress, restore
 
 if TYPE_CHECKING:

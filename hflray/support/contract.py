@@ -102,7 +102,7 @@ class Contract(NamedTuple):
         """Return a value as arrays by name. Raises ConfigError: it is another thing."""
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise self.error(described(value))
-        made = {name: _array(each) for name, each in value.items()}
+        made = {name: _array(item) for name, item in value.items()}
         for name, array in made.items():
             if array is None or array.dtype.kind not in "biufUS":
                 raise self.error(f"{described(value[name])} as {name!r}")
@@ -114,7 +114,7 @@ def all_finite(value: object) -> bool:
     if isinstance(value, Mapping):
         return all_finite(tuple(value.values()))
     if isinstance(value, tuple | list):
-        return all(all_finite(each) for each in value)
+        return all(all_finite(item) for item in value)
     return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
