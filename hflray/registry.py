@@ -259,10 +259,10 @@ def checked_name(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
     )
 
 
-def check(kind: Kind, name: str, setting: str | None = None) -> str:
+def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str] = ()) -> str:
     """Return the name as `checked_name` does. Raises ConfigError, whose message begins with the setting or the kind."""
     try:
-        return checked_name(kind, name)
+        return checked_name(kind, name, words)
     except ValueError as error:
         raise ConfigError(f"{setting or kind}: {error}") from error
 
