@@ -15,7 +15,7 @@ from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Sho
 
 if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario
-    from hflray.rl.resumable import ResumableTraining
+    from hflray.rl.session import ResumableTraining
 
 STATE = "training"  # the folder of the state in a checkpoint, beside the policy
 SMALL = {

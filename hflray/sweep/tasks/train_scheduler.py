@@ -12,7 +12,7 @@ from hflray.sweep.tasks.train_assigner import TrainAssignerTask
 
 if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario
-    from hflray.rl.resumable import ResumableTraining
+    from hflray.rl.session import ResumableTraining
 
 SMALL = {"env_steps": 200, "width": 8, "train_batch": 100, "minibatch": 50, "environments": 4, "evaluate_every": 100,
          "evaluation_fleets": 2}  # fmt: skip
@@ -36,7 +36,7 @@ class TrainSchedulerTask(TrainAssignerTask):
 
     def begin(self, job: Job) -> tuple[ResumableTraining, str | None]:
         """Return a new training, and no note."""
-        from hflray.rl.scheduling_session import SchedulerTraining  # this imports RLlib, which takes seconds
+        from hflray.rl.session import SchedulerTraining  # this imports RLlib, which takes seconds
 
         return SchedulerTraining(job.config), None
 

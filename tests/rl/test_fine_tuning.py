@@ -1,15 +1,20 @@
-"""Fine-tuning improves a policy, resumes bit for bit, and needs a limit."""
+"""Fine-tuning follows the exact gradient in the mean, improves a policy, resumes bit for bit, and needs a limit."""
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
 from hflray.assignment.policy import load_policy, save_policy
+from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.rl import fine_tuning as module
-from hflray.rl.fine_tuning import Steps, evaluate, finetune
-from hflray.rl.finetune import main
+from hflray.rl.command import main
+from hflray.rl.fine_tuning import CostGradient, Steps, batch_of, evaluate, finetune
+from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.solved_fleets import read_spec
 from hflray.support import checkpoint
 from tests.rl.small import tiny_network
@@ -84,7 +89,7 @@ def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys)
         "learning.evaluation_fleets=4",
     ]
     arguments = ["--policy", str(policy), "--out", str(out), "--updates", "4", "--batch", "2"]
-    assert main([*arguments, *(part for item in settings for part in ("--set", item))]) == 0
+    assert main(["finetune", *arguments, *(part for item in settings for part in ("--set", item))]) == 0
     assert "after 4 updates" in capsys.readouterr().out
     _, card = load_policy(out)
     assert card["seed"] == 0
@@ -94,5 +99,52 @@ def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys)
     assert tuned["fleets_reported_on"] == 4
     specs = [read_spec(folder) for folder in (tmp_path / ".cache/hflray/fleets").iterdir()]
     assert sorted((spec.held_out, spec.reporting) for spec in specs) == [(False, False), (False, True), (True, False)]
-    assert main(["--policy", str(tmp_path / "none"), "--out", str(out)]) == 2
+    assert main(["finetune", "--policy", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_gradient_is_that_of_the_expected_objective():
+    """With three devices and two edges, compare the sum over all eight assignments with the mean drawn gradient."""
+    spec = FleetSpec(
+        fleet=FleetConfig(num_devices=3, num_edges=2),
+        num_scheduled=(3, 3),
+        num_edges=(2, 2),
+        teacher="best_gain",
+        options={},
+    )
+    fleet = spec.solve(0)
+    net = tiny_network()
+    rows, lengths = batch_of([fleet], net, [np.arange(3)])
+    share = net(rows, lengths)[0].softmax(-1)
+    expected = sum(
+        torch.stack([share[h, m] for h, m in enumerate(choice)]).prod()
+        * np.log(assignment_objective(fleet.problem, np.array(choice)))
+        for choice in itertools.product(range(2), repeat=3)
+    )
+    exact = torch.autograd.grad(expected, net.advantage[-1].weight)[0]
+    learner = CostGradient(net, learning_rate=0.0, seed=1)
+    total, count = torch.zeros_like(exact), 0
+    for _ in range(300):
+        learner.update([fleet] * 4)
+        # The loss is ten times the mean over the devices, and its gradient is clipped: undo the three factors.
+        total += net.advantage[-1].weight.grad * learner.clipped / 10.0 * 3.0
+        count += 1
+    torch.testing.assert_close(total / count, exact, rtol=0.15, atol=0.05 * float(exact.abs().max()))
+
+
+def test_resuming_is_bit_identical(fleets, tmp_path):
+    unbroken = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
+    for _ in range(2):
+        for fleet_batch in unbroken.draw(fleets):
+            unbroken.update(fleet_batch)
+    first = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
+    for fleet_batch in first.draw(fleets):
+        first.update(fleet_batch)
+    checkpoint.save(tmp_path / "state", first.state_dict())
+    second = CostGradient(tiny_network(7), learning_rate=1e-3, batch=4, seed=5)
+    second.load_state_dict(checkpoint.load(tmp_path / "state"))
+    for fleet_batch in second.draw(fleets):
+        second.update(fleet_batch)
+    for name, value in unbroken.weights().items():
+        np.testing.assert_array_equal(value, second.weights()[name])
+    assert second.updates == unbroken.updates == 8

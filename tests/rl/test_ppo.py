@@ -1,4 +1,4 @@
-"""hflray.rl.scheduling_module: the episodes that the runner plays, and what PPO reads of them."""
+"""hflray.rl.ppo: the episodes that the runner plays, and what PPO reads of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 
-from hflray.rl.scheduling_algorithm import environment, scheduling_algorithm_config
+from hflray.rl.ppo import PlackettLuce, environment, noisy, ppo_config
 from hflray.rl.scheduling_env import SchedulingEnv
-from hflray.rl.scheduling_module import PlackettLuce, noisy
 from hflray.seeding import stream
-from tests.rl.test_scheduling_session import toy
+from tests.rl.small import toy
 
 
 @pytest.fixture(scope="module")
 def algorithm(ray_session):  # type: ignore[no-untyped-def]
-    algorithm = scheduling_algorithm_config(toy("agent.environments=3")).build_algo()
+    algorithm = ppo_config(toy("agent.environments=3")).build_algo()
     yield algorithm
     algorithm.stop()
 

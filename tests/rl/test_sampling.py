@@ -1,13 +1,18 @@
-"""The replay buffer of whole episodes and of single transitions."""
+"""Sampling of whole episodes, and the replay buffer of whole episodes and of single transitions."""
 
 from __future__ import annotations
 
 import gymnasium as gym
 import numpy as np
+import pytest
+from ray.rllib.core.columns import Columns
 
-from hflray.rl.module import TEACHER
-from hflray.rl.replay import WholeEpisodeReplayBuffer, whole_episode
+from hflray.rl.dqn import dqn_config
+from hflray.rl.fleets import FleetSpec
+from hflray.rl.sampling import LENGTHS, TEACHER, WholeEpisodeReplayBuffer, batch_of, whole_episode
+from hflray.rl.solved_fleets import prepare
 from hflray.support import checkpoint
+from tests.rl.small import small
 
 SPACES = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), gym.spaces.Discrete(4)
 
@@ -26,25 +31,6 @@ def filled(capacity: int = 100, count: int = 10) -> WholeEpisodeReplayBuffer:
 
 def numbers(episodes) -> list[int]:
     return [int(e.observations.data[0, 0]) for e in episodes]
-
-
-def test_an_episode_holds_each_row_once() -> None:
-    finished = episode(7, 4)
-    assert len(finished) == 4
-    assert finished.is_terminated
-    assert finished.observations.data.shape == (5, 2)
-    assert not finished.observations.data[4].any()
-    assert finished.get_return() == 4 * 3 / 3.0
-    assert finished.extra_model_outputs[TEACHER].data.tolist() == [3] * 4
-
-
-def test_the_oldest_episodes_are_dropped_first() -> None:
-    buffer = filled(capacity=30)
-    assert numbers(buffer.episodes) == [8, 9]  # 11 + 12 transitions; 10 more would make 33
-    assert len(buffer) == buffer.get_num_timesteps() == 23
-    one = WholeEpisodeReplayBuffer(2)
-    one.add([episode(0, 9)])
-    assert len(one) == 9  # an episode is not cut
 
 
 def test_samples_are_just_large_enough_and_uniform() -> None:
@@ -141,36 +127,32 @@ def test_a_buffer_is_full_at_its_capacity_and_keeps_at_least_the_last_episode() 
     assert buffer.get_added_timesteps() == 3 + 4 + 1 + 8
 
 
-def test_drawn_transitions_are_counted() -> None:
-    buffer = filled()
-    drawn = [sum(map(len, buffer.sample(20))) for _ in range(3)]
-    assert buffer.get_sampled_timesteps() == sum(drawn)
-    assert isinstance(buffer.get_metrics(), dict)
+def test_rows_of_several_fleets_form_one_padded_batch() -> None:
+    rows = [np.full((n, 2), n, dtype=np.float32) for n in (3, 1)]
+    batch = batch_of(rows)
+    assert batch[LENGTHS].tolist() == [3, 1]
+    assert batch[Columns.OBS].shape == (2, 3, 2)
+    assert batch[Columns.OBS][1, 1:].abs().max() == 0
+    assert batch[Columns.OBS][1, 0].tolist() == [1, 1]
 
 
-def test_without_a_seed_the_draws_are_those_of_seed_0_and_of_whole_episodes() -> None:
-    plain, zero = WholeEpisodeReplayBuffer(100), WholeEpisodeReplayBuffer(100, seed=0, transitions=False)
-    for buffer in (plain, zero):
-        buffer.add([episode(number, 3 + number) for number in range(10)])
-    assert [numbers(plain.sample(30)) for _ in range(3)] == [numbers(zero.sample(30)) for _ in range(3)]
-
-
-def test_a_restored_buffer_has_the_counts_and_the_order_of_the_saved_one() -> None:
-    buffer = filled(capacity=40)
-    buffer.sample(10)
-    state = buffer.state_dict()
-    assert state["lengths"].tolist() == [len(held) for held in buffer.episodes]
-    copy = WholeEpisodeReplayBuffer(40, seed=1)
-    copy.add([episode(3, 5)])  # what it held before is replaced
-    copy.load_state_dict(state, SPACES)
-    assert numbers(copy.episodes) == numbers(buffer.episodes)
-    for count in ("get_num_timesteps", "get_added_timesteps", "get_sampled_timesteps", "get_num_episodes_evicted"):
-        assert getattr(copy, count)() == getattr(buffer, count)()
-    assert copy.episodes[0].observation_space == SPACES[0]
-
-
-def test_an_empty_buffers_arrays_have_the_types_of_a_full_ones() -> None:
-    empty, full = WholeEpisodeReplayBuffer(10).state_dict(), filled().state_dict()
-    for name in ("lengths", "actions", "rewards", "teacher", "rows"):
-        assert empty[name].dtype == full[name].dtype
-        assert len(empty[name]) == 0
+@pytest.mark.usefixtures("ray_session")
+def test_the_environment_gives_every_reward(tmp_path) -> None:
+    config = small(tmp_path, "learning.num_scheduled=[2, 8]", "learning.environments=3")
+    pool = prepare(FleetSpec.of(config), 12, config.learning.cache)
+    algorithm = dqn_config(config, pool).build_algo()
+    runner = algorithm.env_runner
+    assert len(runner.raw) == 3
+    for options, least in (({}, 3), ({"num_episodes": 5}, 5), ({"num_timesteps": 40}, 0)):
+        episodes = runner.sample(**options)
+        assert len(episodes) >= least
+        assert sum(map(len, episodes)) >= options.get("num_timesteps", 0)
+        for episode in episodes:
+            correct = episode.actions.data == episode.extra_model_outputs[TEACHER].data
+            assert np.array_equal(episode.rewards.data, np.where(correct, 1.0, -1.0))
+            assert 2 <= len(episode) <= 8
+    before = runner.generators()
+    first = [e.actions.data.tolist() for e in runner.sample(random_actions=True)]
+    runner.set_generators(before)
+    assert [e.actions.data.tolist() for e in runner.sample(random_actions=True)] == first
+    algorithm.stop()

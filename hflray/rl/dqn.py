@@ -1,4 +1,4 @@
-"""The Q-network as an RLlib module, and its loss (equations (18) to (23)).
+"""The DQN that trains the assigner, on RLlib's new API stack: its module, loss (equations (18) to (23)) and settings.
 
 A pass computes Q of all devices of an episode. The loss is RLlib's of DQN on whole episodes (equations (21) and (22)),
 plus a cross-entropy against the teacher. `EpisodesToBatch` is the first connector of the learner's pipeline. It lays
@@ -11,28 +11,44 @@ the next Q-values are those of the same pass, shifted by one step.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
 from ray.rllib.algorithms.dqn.dqn_learner import QF_NEXT_PREDS, QF_PREDS, QF_TARGET_NEXT_PREDS
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.utils import make_target_network
 from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, QNetAPI, TargetNetworkAPI
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor, nn
 
-from hflray.assignment.network import NetworkSpec, build_network
+from hflray.assignment.network import NetworkSpec, QNetwork, build_network
+from hflray.config import ExperimentConfig
+from hflray.rl.env import ENV_ID
+from hflray.rl.fleets import network_spec
+from hflray.rl.portable import restore_state, save_state
+from hflray.rl.sampling import (
+    DRAWS,
+    EPSILON,
+    LENGTHS,
+    NUMBERS,
+    TEACHER,
+    DrawnTransitions,
+    WholeEpisodeReplayBuffer,
+    WholeEpisodeRunner,
+)
+from hflray.rl.solved_fleets import FleetPool
+from hflray.seeding import stream
+from hflray.support.ray_private import learner_module
 
-LENGTHS = "lengths"  # number of devices of each episode, (B,)
-DRAWS = "draws"  # uniform numbers for exploration, (B, T, 2)
-NUMBERS = "numbers"  # number of each episode, (B,); in batches of single transitions only
-EPSILON = "epsilon"  # probability of exploration
-TEACHER = "teacher"  # the teacher's edge of each device, in an episode's extra_model_outputs
+ITERATION = 2000  # most environment steps of one call of `train()`
+TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
 LAST_TARGET_UPDATES = "last_target_updates"
 
 
@@ -153,19 +169,6 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
         self._forget_targets()
 
 
-class Drawn(list[SingleAgentEpisode]):
-    """The distinct episodes that a draw of single transitions came from.
-
-    Attributes:
-        counts: for each episode, how often each of its transitions was drawn, (H,).
-        numbers: each episode's number, counted from the first episode that was ever added to the buffer.
-    """
-
-    def __init__(self, episodes: list[SingleAgentEpisode], counts: list[NDArray[np.intp]], numbers: list[int]) -> None:
-        super().__init__(episodes)
-        self.counts, self.numbers = counts, numbers
-
-
 class EpisodesToBatch(ConnectorV2):  # type: ignore[misc]
     """A connector that converts whole episodes to columns, padded with zeros to the longest episode.
 
@@ -179,13 +182,13 @@ class EpisodesToBatch(ConnectorV2):  # type: ignore[misc]
         steps = max(2, *(len(episode) for episode in episodes))
         columns: dict[str, dict[tuple[str], list[Any]]] = {}
         scale = np.float32(1.0)
-        if isinstance(episodes, Drawn):
+        if isinstance(episodes, DrawnTransitions):
             all_counts = np.concatenate(episodes.counts)
             scale = np.float32((all_counts > 0).sum() / all_counts.sum())
         for number, episode in enumerate(episodes):
             key = (f"{episode.id_}_{number}",)  # the number keeps two draws of one episode apart
             laid_out = _columns(episode, steps)
-            if isinstance(episodes, Drawn):
+            if isinstance(episodes, DrawnTransitions):
                 counts = padded(episodes.counts[number], steps, np.float32)
                 laid_out |= {Columns.LOSS_MASK: counts > 0, "weights": counts * scale}
                 laid_out[NUMBERS] = np.int64(episodes.numbers[number])
@@ -222,3 +225,105 @@ def padded(values: Any, steps: int, dtype: type) -> NDArray[Any]:
     out = np.zeros((steps, *array.shape[1:]), dtype=dtype)
     out[: len(array)] = array
     return out
+
+
+class AssignerDQN(DQN):  # type: ignore[misc]
+    """RLlib's DQN with a replay buffer of whole episodes and complete checkpoints.
+
+    `save_to_path` and `restore_from_path` also save and restore the replay buffer and every random generator, so that
+    a restored run continues bit for bit (`hflray.rl.portable`).
+    """
+
+    @classmethod
+    def get_default_config(cls) -> DQNConfig:
+        return DQNConfig(algo_class=cls)
+
+    # RLlib takes the buffer's class from a string, but Tune turns that string into a class, which RLlib then refuses.
+    # This method therefore builds the buffer itself.
+    def _create_local_replay_buffer_if_necessary(self, config: Any) -> WholeEpisodeReplayBuffer:
+        capacity = config["replay_buffer_config"]["capacity"]
+        seed = int(stream(self.config.seed or 0, "assigner/replay").integers(2**63))
+        return WholeEpisodeReplayBuffer(capacity, seed, config["replay_buffer_config"]["transitions"])
+
+    def network(self) -> QNetwork:
+        """Return the network that is being trained."""
+        network: QNetwork = learner_module(self).network
+        return network
+
+    def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
+        """Write the whole state to the folder `path`."""
+        return save_state(self, Path(path), self.get_state(), **self.local_replay_buffer.state_dict())
+
+    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
+        """Restore everything that `save_to_path` saved.
+
+        Raises:
+            DamagedError, ConfigError: see `hflray.rl.portable.restore_state`.
+        """
+        state, _ = restore_state(self, Path(path))
+        spaces = self.env_runner.env.single_observation_space, self.env_runner.env.single_action_space
+        self.local_replay_buffer.load_state_dict(state, spaces)
+
+
+def dqn_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -> DQNConfig:
+    """Return RLlib's configuration for training on the fleets of `pool` with `cpus` CPUs, which change no result.
+
+    Sampling and learning run in this process, because the learner's LSTM takes most of the time and sampling a few
+    per cent.
+    """
+    learning, spec = config.learning, network_spec(config)
+    devices = sum(pool.spec.num_scheduled) / 2
+    environment = {
+        "pool": str(pool.folder),
+        "count": len(pool),
+        "features": learning.features,
+        "num_edges": spec.num_edges,
+        "reward": learning.reward,
+    }
+    rllib_config: DQNConfig = (
+        AssignerDQN.get_default_config()
+        .environment(ENV_ID, env_config=environment, disable_env_checking=True)
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=learning.environments,
+            env_runner_cls=WholeEpisodeRunner,
+            batch_mode="complete_episodes",
+            rollout_fragment_length=max(1, round(devices)),
+        )
+        # RLlib would scan for NaN 48 times per update. `AssignerTraining.advance` checks that the loss is finite.
+        .framework("torch", torch_skip_nan_gradients=True)
+        .learners(num_learners=0, learner_class=D3QNLearner, learner_connector=lambda *_: EpisodesToBatch())
+        .training(
+            lr=[[0, learning.learning_rate], [learning.learning_rate_steps, learning.final_learning_rate]],
+            gamma=learning.gamma,
+            train_batch_size=learning.train_batch,
+            double_q=learning.double_q,
+            dueling=True,
+            n_step=1,
+            target_network_update_freq=learning.target_update_steps,
+            # RLlib counts replayed transitions per sampled step, and rounds to whole updates between two samples.
+            training_intensity=learning.training_intensity or learning.train_batch / (learning.update_every or 1),
+            td_error_loss_fn=TD_LOSSES[learning.td_loss],
+            num_steps_sampled_before_learning_starts=learning.learning_starts,
+            epsilon=[(0, learning.epsilon[0]), (learning.epsilon_steps, learning.epsilon[1])],
+            replay_buffer_config={
+                "type": "EpisodeReplayBuffer",
+                "capacity": learning.buffer_capacity,
+                "transitions": learning.replay == "transitions",
+            },
+            grad_clip=learning.grad_clip,
+            learner_config_dict={"td": learning.td, "ce": learning.ce},
+        )
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=D3QNModule,
+                model_config={"network": spec.to_dict(), "seed": config.seed, "two_threads": cpus > 1},
+            )
+        )
+        .reporting(
+            min_sample_timesteps_per_iteration=min(ITERATION, learning.evaluate_every),
+            metrics_num_episodes_for_smoothing=50,
+        )
+        .debugging(seed=config.seed)
+    )
+    return rllib_config
