@@ -23,7 +23,7 @@ from hflray.experiment.fleets import unpacked
 from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet, build_fleet
 from hflray.report.runs import Run
-from hflray.scheduling.poll import poll_spent_j
+from hflray.scheduling.context import poll_spent_j
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.timeline import Timeline

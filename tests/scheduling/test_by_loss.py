@@ -1,4 +1,4 @@
-"""hflray.scheduling.power_of_choice: candidates and choice by hand, its bill in a round, and equal bits."""
+"""hflray.scheduling.by_loss: values, shares, candidates and polls by hand, the bill of a poll, and equal bits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,46 @@ import pytest
 
 from hflray import metrics
 from hflray.cost import forward_pass, poll_cost, round_cost
-from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.scheduling import Poll, build_scheduler, choose_devices
 from tests.conftest import small_config
 from tests.scheduling import toy
+
+LIKELY = toy.fleet(np.ones((8, 1)), samples=[100, 100, 400, 100, 100, 100, 100, 100])
+PAST_LOSS = [1.0, 2.0, 0.9, 0.1, 0.2, 0.3, 0.4, 0.5]  # values: 10, 20, 18, 1 … 5
+
+
+def drawn(scheduled: int, seed: int = 0, **options: float) -> list[int]:
+    scheduler = build_scheduler("importance", num_devices=8, num_scheduled=scheduled, **options)
+    return choose_devices(scheduler, toy.context(LIKELY, 5, seed, last_loss=PAST_LOSS)).tolist()
+
+
+def test_the_least_valuable_devices_are_not_drawn_by_value() -> None:
+    assert all(drawn(2, seed, uniform=0.0) == [1, 2] for seed in range(5))  # 75 % of 8 devices are dropped
+    assert {d for seed in range(40) for d in drawn(2, seed, uniform=0.0, dropped=0.5)} == {0, 1, 2, 7}
+
+
+def test_a_share_is_drawn_uniformly() -> None:
+    assert {d for seed in range(80) for d in drawn(2, seed, uniform=0.5)} == set(range(8))
+    assert len(drawn(8)) == 8
+
+
+def test_a_sharp_draw_follows_the_value() -> None:
+    draws = [drawn(1, seed, uniform=0.0, dropped=0.0, sharpness=0.2)[0] for seed in range(2000)]
+    shares = np.bincount(draws, minlength=8) / 2000
+    value = np.sqrt(LIKELY.samples) * PAST_LOSS
+    assert shares == pytest.approx(np.exp(0.2 * value) / np.exp(0.2 * value).sum(), abs=0.04)
+
+
+def test_a_device_that_never_trained_is_as_valuable_as_the_best() -> None:
+    loss = np.array(PAST_LOSS)
+    loss[3] = np.nan
+    scheduler = build_scheduler("importance", num_devices=8, num_scheduled=2, uniform=0.0)
+    found = {tuple(choose_devices(scheduler, toy.context(LIKELY, 5, seed, last_loss=loss))) for seed in range(20)}
+    assert found == {(1, 3)}
+    assert len(choose_devices(scheduler, toy.context(LIKELY))) == 2  # nobody has trained
+
 
 FLEET = toy.fleet(np.ones((6, 1)), samples=[100, 100, 100, 100, 100, 500])
 LOSS = np.array([0.1, 0.6, 0.3, 0.5, 0.2, 0.4])
@@ -54,11 +88,6 @@ def test_candidates_are_drawn_by_their_samples() -> None:
 def test_nobody_is_polled_where_nobody_is_passed_over() -> None:
     assert chosen(3, 3)[1] == []
     assert chosen(3, 6, available=[True, True, False, False, False, True]) == ([0, 1, 5], [])
-
-
-def test_the_number_of_candidates_is_checked() -> None:
-    with pytest.raises(ConfigError, match=r"options.candidates: got 0; accepted: an integer, 1 or more"):
-        build_scheduler("power_of_choice", num_devices=6, num_scheduled=2, candidates=0)
 
 
 def bits(records: list[RoundRecord]) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""VKC (Algorithm 3), and the clusters, quotas and fill-up that it shares with IKC."""
+"""Uniform draws, and what VKC (Algorithm 3) shares with IKC: clusters, quotas and the fill-up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.errors import ConfigError
-from hflray.scheduling import build_scheduler
+from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler
+from hflray.scheduling.base import draw
+from tests.conftest import says
 
 
 def vkc(labels, h):
@@ -76,45 +78,78 @@ def test_clusters_may_be_lists_of_indices_and_empty():
     assert [c.tolist() for c in singles.clusters] == [[1], [0]]
 
 
-@pytest.mark.parametrize("name", ["vkc", "ikc"])
-@pytest.mark.parametrize(
-    "clusters, words",
-    [
-        (None, ["clusters", "None", "one label for each", "cluster_devices"]),
-        ([0, 1], ["clusters", "2 labels", "num_devices = 4", "one label per device"]),
-        ([0.0, 1.0, 0.0, 1.0], ["clusters", "float64", "integers", "astype"]),
-        ([True, False, True, False], ["clusters", "bool", "integers"]),
-        ([0, -1, 0, 1], ["clusters", "device 1", "-1", "from 0"]),
-        ([0, 1, 10**9, 1], ["clusters", "device 2", "1000000000", "0 to 3"]),
-        (np.zeros((2, 2), dtype=int), ["clusters", "(2, 2)", "1-D"]),
-        ([[0, 1], [2]], ["clusters", "3 devices", "0 to 3", "exactly one"]),
-        ([[0, 1], [1, 2, 3]], ["clusters", "5 devices", "exactly one"]),
-        ([[0, 1], [2.5, 3]], ["clusters[1]", "float64", "integers"]),
-    ],
-)
-def test_bad_clusters_are_named(name, clusters, words):
-    with pytest.raises(ConfigError) as error:
-        build_scheduler(name, num_devices=4, num_scheduled=2, clusters=clusters)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_a_state_is_restored_unless_it_is_another_schedulers():
+def test_a_state_of_other_clusters_or_a_wrong_offset_is_refused():
     labels = [0, 0, 0, 1, 1, 1, 2, 2]
     scheduler = vkc(labels, 4)
     scheduler.schedule(np.random.default_rng(0))
     assert scheduler.offset == 1
     state = json.loads(json.dumps(scheduler.state_dict()))
-    other = vkc(labels, 4)
-    other.load_state_dict(state)
-    np.testing.assert_array_equal(
-        scheduler.schedule(np.random.default_rng(1)), other.schedule(np.random.default_rng(1))
-    )
     with pytest.raises(ConfigError, match="other clusters"):
         vkc([0, 0, 0, 1, 1, 1, 1, 2], 4).load_state_dict(state)
-    with pytest.raises(ConfigError, match="num_scheduled is 4"):
-        vkc(labels, 5).load_state_dict(state)
-    with pytest.raises(ConfigError, match="scheduler is 'VKC'"):
-        build_scheduler("ikc", num_devices=8, num_scheduled=4, clusters=labels).load_state_dict(state)
-    for offset in (3, -1, True, None):
-        with pytest.raises(ConfigError, match="offset is"):
-            other.load_state_dict(state | {"offset": offset})
+    for offset in (3, 99, -1, True, None):
+        with pytest.raises(ConfigError, match=f"offset is {offset}; accepted: 0 to 2;"):
+            vkc(labels, 4).load_state_dict(state | {"offset": offset})
+
+
+def test_one_or_more_devices_are_drawn_uniformly():
+    pool, rng = np.array([3, 5, 8, 9]), np.random.default_rng(0)
+    for count in (1, 2, 3):
+        drawn = np.concatenate([draw(pool, count, rng) for _ in range(2000)])
+        shares = np.array([(drawn == device).sum() for device in pool]) / 2000
+        # Each device is in a share of count / 4; 5 standard deviations of a binomial (2000, 1/2) are 0.056.
+        assert np.abs(shares - count / 4).max() < 0.056
+        assert len(set(draw(pool, count, rng))) == count
+
+
+def test_a_draw_without_a_choice_uses_no_random_number():
+    pool = np.array([3, 5, 8])
+    assert draw(pool, 0, None).tolist() == []
+    everything = draw(pool, 3, None)
+    assert everything.tolist() == [3, 5, 8]
+    everything[0] = 7  # the result is the caller's own
+    assert pool.tolist() == [3, 5, 8]
+
+
+def test_devices_that_fill_up_are_drawn_uniformly():
+    # Cluster {0} is one device short of its quota of 2. One of the 8 devices of cluster 1 that are left fills up.
+    scheduler, rng = vkc([0] + [1] * 9, 3), np.random.default_rng(0)
+    scheduler.offset = 0
+    counts = np.zeros(10)
+    for _ in range(2000):
+        scheduler.offset = 0  # quotas of 2 and 1 in every round
+        counts[scheduler.schedule(rng)] += 1
+    assert counts[0] == 2000
+    # Each of the others is in a share of 2/9 of the rounds; 5 standard deviations are 93.
+    assert np.abs(counts[1:] - 2000 * 2 / 9).max() < 93
+
+
+def test_a_base_class_alone_is_no_scheduler():
+    for base, options in ((Scheduler, {}), (ClusterScheduler, {"clusters": [0, 1]})):
+        with pytest.raises(TypeError, match="abstract"):
+            base(num_devices=2, num_scheduled=1, **options)
+
+
+def test_labels_up_to_the_last_device_are_accepted():
+    assert [c.tolist() for c in vkc([3, 0, 0, 0], 2).clusters] == [[1, 2, 3], [], [], [0]]
+
+
+@pytest.mark.parametrize("name", ["vkc", "ikc", "joint_cost"])
+@pytest.mark.parametrize(
+    "clusters",
+    [
+        None, [0, 1], [0.0, 1.0, 0.0, 1.0], [True, False, True, False], [0, -1, 0, 1], [0, 1, 10**9, 1], [0, 4, 0, 0],
+        np.zeros((2, 2), dtype=int), [0, 1, 0, 1, 0], [[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2.5, 3]],
+        [[0, [1]], [2, 3]],
+    ],
+)  # fmt: skip
+def test_bad_clusters_are_refused(name, clusters):
+    with pytest.raises(ConfigError) as error:
+        build_scheduler(name, num_devices=4, num_scheduled=2, clusters=clusters)
+    assert says(str(error.value), "clusters: got", "accepted", "of the 4 devices", "cluster_devices")
+
+
+def test_fedavg_draws_uniformly():
+    scheduler, rng = build_scheduler("fedavg", num_devices=10, num_scheduled=3), np.random.default_rng(0)
+    counts = np.bincount(np.concatenate([scheduler.schedule(rng) for _ in range(4000)]), minlength=10)
+    # Each device is expected 1200 times; 4 standard deviations of a binomial (4000, 0.3) are 116.
+    assert np.abs(counts - 1200).max() < 116
