@@ -34,7 +34,8 @@ from hflray.fleet import given_fleet
 from hflray.rl.portable import restore_state, save_state
 from hflray.rl.sampling import SeededRunner
 from hflray.rl.scheduling_env import ENV_ID
-from hflray.scheduling.learned import BEFORE_CLASSES, ScoreNetwork, ScoreSpec
+from hflray.scheduling.context import BEFORE_CLASSES
+from hflray.scheduling.learned import ScoreNetwork, ScoreSpec
 from hflray.support.ray_private import learner_module
 
 TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set

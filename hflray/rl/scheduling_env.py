@@ -5,7 +5,7 @@ are scheduled, the assigner names their edges, and the allocation and the bill a
 Nothing is trained: the accuracy is that of a learning curve (`LearningCurve`). An episode ends when the curve reaches
 `target`, and is cut off after `max_rounds` rounds.
 
-An observation is ``Box((N · (6 + C),), float32)``: the rows of `hflray.scheduling.learned`, one device after the other.
+An observation is ``Box((N · (6 + C),), float32)``: `hflray.scheduling.context.device_rows`, one device after the other.
 
 An action is ``Box(-1, 1, (N,), float32)``: the scores; of equal ones the lower index goes first. The rewards:
 
@@ -30,7 +30,7 @@ from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.scheduling import DeviceHistory, RoundContext
-from hflray.scheduling.learned import BEFORE_CLASSES, device_rows
+from hflray.scheduling.context import BEFORE_CLASSES, device_rows
 from hflray.support.arrays import FloatArray, IntArray
 
 ENV_ID = "hflray/Scheduling-v0"

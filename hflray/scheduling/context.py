@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hflray.cost import (
     PollCost,
@@ -23,6 +23,8 @@ from hflray.data.resampled import LabelCounts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
+
+BEFORE_CLASSES = 6  # columns of a device's row before those of the classes
 
 
 class Poll:
@@ -256,3 +258,36 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     gain = fleet.gain_of(everyone, edges)
     upload_s = upload_delay_s(work.device_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))
     return compute_s + upload_s, compute_j + fleet.power_w * upload_s
+
+
+def device_rows(context: RoundContext, num_scheduled: int, progress: float) -> NDArray[np.float32]:
+    """Return what a learned scheduler knows of all devices before a round, (N, 6 + C).
+
+    A row has numbers about 0 to 1, or around 0:
+
+    | column | meaning |
+    |---|---|
+    | 0 | ln of its seconds in an edge iteration known in advance, less the mean over the devices, / 3 |
+    | 1 | ln of its joules in it, less the mean, / 3 |
+    | 2 | its samples / the fleet's mean, less 1 |
+    | 3 | rounds in which it took part / rounds so far; 0 in the first round |
+    | 4 | rounds since it took part last (since the start, if it never did) / 10, at most 1 |
+    | 5 | accuracy so far / target |
+    | 6… | its samples of each class / all its samples |
+
+    Args:
+        context: the round.
+        num_scheduled: H.
+        progress: accuracy so far / target.
+    """
+    delay_s, energy_j = nominal_iteration(context, num_scheduled)
+    samples, rounds = context.fleet.samples, context.round - 1
+    rows = np.empty((len(samples), BEFORE_CLASSES + context.class_counts.shape[1]), dtype=np.float32)
+    for column, values in enumerate((np.log(delay_s), np.log(energy_j))):
+        rows[:, column] = (values - values.mean()) / 3.0
+    rows[:, 2] = samples / samples.mean() - 1.0
+    rows[:, 3] = context.participation / max(1, rounds)
+    rows[:, 4] = np.minimum(1.0, (rounds - context.last_round) / 10.0)
+    rows[:, 5] = progress
+    rows[:, BEFORE_CLASSES:] = np.asarray(context.class_counts) / samples[:, None]
+    return rows

@@ -3,19 +3,8 @@
 The same weights score every device, so that a network works for any N, M, H and number of classes. The scores do not
 depend on the order of the devices or of the classes. A device is compared with the others by attention. To the logits
 of each head a learned multiple of the likeness of two devices' labels is added, Σ_c p_c q_c with their shares p and q
-of each class, so that a device may be compared with those that hold the same classes.
-
-What the network knows of each device before a round is one row of numbers, each about 0 to 1 or around 0:
-
-| column | meaning |
-|---|---|
-| 0 | ln of its seconds in an edge iteration known in advance, less the mean over the devices, / 3 |
-| 1 | ln of its joules in it, less the mean, / 3 |
-| 2 | its samples / the fleet's mean, less 1 |
-| 3 | rounds in which it took part / rounds so far; 0 in the first round |
-| 4 | rounds since it took part last (since the start, if it never did) / 10, at most 1 |
-| 5 | accuracy so far / target |
-| 6… | its samples of each class / all its samples |
+of each class, so that a device may be compared with those that hold the same classes. What it knows of a device is a
+row of numbers (`hflray.scheduling.context.device_rows`).
 
 This module runs inference only, and needs neither Ray nor RLlib. The policy is a file of safetensors and JSON that the
 task ``train_scheduler`` makes (`hflray.rl.session`). ``digits`` is shipped; its card is in its header.
@@ -30,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from hflray import metrics
@@ -38,7 +27,7 @@ from hflray.assignment.d3qn import one_thread
 from hflray.assignment.policy import filled, read_policy
 from hflray.errors import ConfigError
 from hflray.scheduling.base import Scheduler, highest
-from hflray.scheduling.context import RoundContext, nominal_iteration
+from hflray.scheduling.context import BEFORE_CLASSES, RoundContext, device_rows
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.policies import locate
 from hflray.support.reader import UnfitError
@@ -46,7 +35,6 @@ from hflray.support.reader import UnfitError
 SHIPPED = Path(__file__).with_name("policies") / "digits.safetensors"
 SETTING = "scheduling.options.policy"
 FIX = "get the file again, or train one: hflray tune tune_configs/scheduling_agent.yaml"
-BEFORE_CLASSES = 6  # columns of a row before those of the classes
 HEADS = 2
 LIKENESS = (8.0, 0.0)  # first weight of the likeness in each head: one compares within a class, one with everybody
 
@@ -88,27 +76,6 @@ class ScoreNetwork(nn.Module):
         compared = (weights @ value).transpose(1, 2).reshape(batch, devices, HEADS * width)
         scores: Tensor = self.score(torch.cat([embedded, compared], dim=-1))[..., 0]
         return scores
-
-
-def device_rows(context: RoundContext, num_scheduled: int, progress: float) -> NDArray[np.float32]:
-    """Return the rows of all devices, (N, 6 + C).
-
-    Args:
-        context: the round.
-        num_scheduled: H.
-        progress: accuracy so far / target.
-    """
-    delay_s, energy_j = nominal_iteration(context, num_scheduled)
-    samples, rounds = context.fleet.samples, context.round - 1
-    rows = np.empty((len(samples), BEFORE_CLASSES + context.class_counts.shape[1]), dtype=np.float32)
-    for column, values in enumerate((np.log(delay_s), np.log(energy_j))):
-        rows[:, column] = (values - values.mean()) / 3.0
-    rows[:, 2] = samples / samples.mean() - 1.0
-    rows[:, 3] = context.participation / max(1, rounds)
-    rows[:, 4] = np.minimum(1.0, (rounds - context.last_round) / 10.0)
-    rows[:, 5] = progress
-    rows[:, BEFORE_CLASSES:] = np.asarray(context.class_counts) / samples[:, None]
-    return rows
 
 
 class Learned(Scheduler):

@@ -30,9 +30,14 @@ _ALGORITHM = ("training/test_algorithm1",)
 _ADAPTIVE = tuple(f"aggregation/test_{name}" for name in ("fedadagrad", "fedadam", "fedyogi"))
 _RULES = tuple(f"training/rules/test_{name}" for name in ("feddyn", "fednova", "fedprox", "mtgc", "scaffold"))
 MORE_TESTS = {
-    **{f"scheduling/{name}": ("scheduling/test_schedulers", "scheduling/test_clusters") for name in (
-        "base", "fedavg", "vkc",
-    )},
+    **{
+        f"scheduling/{name}": ("scheduling/test_schedulers", "scheduling/test_clusters")
+        for name in (
+            "base",
+            "fedavg",
+            "vkc",
+        )
+    },
     "scheduling/ikc": ("scheduling/test_clusters",),
     "training/amounts": (*_RULES, *_ALGORITHM),
     "training/cloud": (*_ADAPTIVE, *_RULES, *_ALGORITHM),

@@ -13,13 +13,11 @@ from hflray.assignment.policy import SHIPPED as ASSIGNER
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler, choose_devices
-from hflray.scheduling.context import nominal_iteration
+from hflray.scheduling.context import BEFORE_CLASSES, device_rows, nominal_iteration
 from hflray.scheduling.learned import (
-    BEFORE_CLASSES,
     Learned,
     ScoreNetwork,
     ScoreSpec,
-    device_rows,
     load_scores,
     scores_of,
 )
