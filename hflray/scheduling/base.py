@@ -257,7 +257,7 @@ def weighted_draw(weights: FloatArray, candidates: IntArray, count: int, rng: np
 
 def _as_clusters(clusters: ArrayLike | Sequence[ArrayLike], num_devices: int) -> tuple[IntArray, ...]:
     """Return the sorted members of each cluster, from labels (N,) or from a list of index arrays."""
-    if not isinstance(clusters, np.ndarray) and isinstance(clusters, Sequence) and any(map(np.ndim, clusters)):
+    if isinstance(clusters, Sequence) and any(isinstance(part, Sequence | np.ndarray) for part in clusters):
         parts = [_indices(part) for part in clusters]
         if np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_devices)):
             return tuple(np.sort(part) for part in parts)
@@ -265,8 +265,9 @@ def _as_clusters(clusters: ArrayLike | Sequence[ArrayLike], num_devices: int) ->
         labels = _indices(clusters)
         if len(labels) == num_devices and labels.min() >= 0 and labels.max() < num_devices:
             return tuple(np.flatnonzero(labels == k) for k in range(labels.max() + 1))
+    got = clusters.tolist() if isinstance(clusters, np.ndarray) else clusters
     raise ConfigError(
-        f"clusters: got {shorten(np.asarray(clusters, dtype=object).tolist())}; accepted: an integer from 0 to "
+        f"clusters: got {shorten(got)}; accepted: an integer from 0 to "
         f"{num_devices - 1} for each of the {num_devices} devices, or a list of arrays that together hold each index "
         "once; give those of hflray.scheduling.cluster_devices"
     )

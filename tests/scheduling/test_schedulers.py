@@ -36,12 +36,12 @@ def context(index: int, num_devices: int, seed: int, order: Any = None) -> Round
     """Return a random context of a round, whose devices are in an order."""
     rng = np.random.default_rng([seed, index])
     order = np.arange(num_devices) if order is None else order
-    fleet = toy.fleet(rng.uniform(1e-12, 1e-11, (num_devices, 2))[order], rng.integers(50, 100, num_devices)[order])
+    fleet = toy.fleet(rng.uniform(1e-12, 1e-11, (num_devices, 2))[order], rng.uniform(50, 100, num_devices)[order])
     available, losses = (rng.random(num_devices) < rng.choice([0.2, 0.7, 1.0]))[order], rng.uniform(0, 3, num_devices)
-    losses = losses[order]
-    past = {"last_loss": losses, "last_utility": 50 * losses, "last_delay_s": losses + 1}
-    past["last_round"] = rng.integers(0, index, num_devices)[order]
-    past["participation"] = past["last_round"] // 2
+    losses, last_round = losses[order], rng.integers(0, index, num_devices)[order]
+    known = np.where(last_round > 0, losses, np.nan)  # a device that never counted has no loss and no delay
+    past = {"last_loss": known, "last_utility": 50 * known, "last_delay_s": known + 1, "last_round": last_round}
+    past |= {"participation": last_round // 2, "class_counts": rng.integers(1, 50, (num_devices, 3))[order]}
     poll = Poll(fleet, available, lambda devices: losses[devices])
     return toy.context(fleet, index, seed, available=available, poll=poll, **past)
 
