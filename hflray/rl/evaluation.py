@@ -142,14 +142,14 @@ def references(pool: FleetPool, progress: Callable[[int, int], None] | None = No
             columns = read_archive(path)
     if not columns.keys() >= {*names}:
         columns = {name: np.zeros(0) for name in names}
-    known = len(columns[BOUND])
-    if known < len(pool):
+    num_cached = len(columns[BOUND])
+    if num_cached < len(pool):
         solved: list[list[float]] = []
         with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
-            for objectives in threads.map(partial(_solve_references, pool.spec), range(known, len(pool))):
+            for objectives in threads.map(partial(_solve_references, pool.spec), range(num_cached, len(pool))):
                 solved.append(objectives)
                 if progress:
-                    progress(known + len(solved), len(pool))
+                    progress(num_cached + len(solved), len(pool))
         columns = {
             name: np.concatenate([columns[name], values])
             for name, values in zip(names, np.transpose(solved), strict=True)

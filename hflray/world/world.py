@@ -84,9 +84,9 @@ class World:
         self._num_devices = fleet.num_devices
         self._places: CheckedPlaces | None = None  # of a motion of the user's own
         self.is_on = self.config.is_on
-        known = {"num_devices": fleet.num_devices, "seed": config.seed}
+        arguments: dict[str, Any] = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
-        self.availability: Availability = registry.build("availability", section.name, known, **section.options)
+        self.availability: Availability = registry.build("availability", section.name, arguments, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
@@ -116,11 +116,11 @@ class World:
     def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
         """Return the motion of the devices; None if they stay."""
         section = self.config.mobility
-        known = {
+        arguments = {
             "seed": config.seed, "position_m": fleet.position_m, "area_m": config.fleet.area_m,
             "slot_s": section.slot_s,
         }  # fmt: skip
-        mobility: Mobility = registry.build("mobility", section.name, known, **section.options)
+        mobility: Mobility = registry.build("mobility", section.name, arguments, **section.options)
         if section.name == "static":
             return None
         if isinstance(mobility, RandomWaypoint) and fleet.is_placed:
