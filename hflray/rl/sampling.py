@@ -175,6 +175,10 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             [self.episodes[i] for i in indices], [counts[i] for i in indices], [first + i for i in indices]
         )
 
+    def get_num_timesteps(self, module_id: str | None = None) -> int:
+        """Return the number of transitions in the buffer."""
+        return int(self._num_timesteps)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state, generator included, as arrays and JSON values that `hflray.support.checkpoint` can save."""
         episodes = list(self.episodes)
