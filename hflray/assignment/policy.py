@@ -109,7 +109,7 @@ def save_policy(path: str | Path, network: PolicyNetwork, card: dict[str, Any]) 
 
     Args:
         path: path of the file, whose folder is made.
-        network: a network of `hflray.assignment.network`, or of `hflray.scheduling.network`.
+        network: a network of `hflray.assignment.network`, or of `hflray.scheduling.learned`.
         card: values that JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and any
             further information for the reader.
     """

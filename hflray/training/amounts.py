@@ -11,7 +11,7 @@ import numpy as np
 
 from hflray.aggregation import Frame
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.clock.synchronous import Turn, turns
+from hflray.clock.synchronous import EdgeTurn, turns
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.training.exchange import EdgeTask, Share
 from hflray.training.plan import RoundPlan, plan_round
@@ -45,7 +45,7 @@ class Amounts:
         self._deviation = 0.0 if setting.method.privacy is None else setting.method.privacy.deviation
         weights = setting.weights if setting.method.uniform else None
         self.plan: RoundPlan = plan_round(setting.samples, devices, edges, hosts, participates, weights, host)
-        self.turns: list[Turn] = turns(edges, participates)
+        self.turns: list[EdgeTurn] = turns(edges, participates)
         self.extra_bits = fraction_bits(self.iterations * len(setting.samples))  # each row has the weight 1
 
     def task(self, q: int, share: Mapping[int, tuple[int, ...]]) -> EdgeTask:

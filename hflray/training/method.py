@@ -28,7 +28,7 @@ from hflray.training.refusals import check_rule, check_secrecy, check_statistics
 from hflray.training.rules import LocalRule
 from hflray.training.rules.base import corrects
 from hflray.training.rules.own import OwnTraining
-from hflray.world.faulty import Faulty
+from hflray.world.faults import Faulty
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.assignment.network import build_network
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.algorithm import D3QN, algorithm_config
+from hflray.rl.dqn import AssignerDQN, dqn_config, shifted
 from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.fleets import FleetSpec, network_spec
-from hflray.rl.module import LENGTHS, shifted
-from hflray.rl.resumable import ensure_ray, quiet_ray
-from hflray.rl.runner import batch_of
+from hflray.rl.sampling import LENGTHS, batch_of
+from hflray.rl.session import start_quiet_ray
 from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.benchmarks._report import Table, arguments, publish
 
@@ -40,7 +39,7 @@ TWO = "RLlib, both directions at once on two CPUs"
 
 
 class Plain:
-    """D3QN over whole episodes in plain torch, which is the training without RLlib."""
+    """AssignerDQN over whole episodes in plain torch, which is the training without RLlib."""
 
     def __init__(self, config: ExperimentConfig, pool: FleetPool) -> None:
         learning = self.learning = config.learning
@@ -125,7 +124,7 @@ class Plain:
             self.updated_at = self.steps
 
 
-def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
+def check_equal_losses(algorithm: AssignerDQN, plain: Plain) -> str:
     """Assert that both compute the same loss from the same batch and weights, and return a sentence with both."""
     episodes = algorithm.local_replay_buffer.sample(plain.learning.train_batch)
     module = algorithm.learner_group._learner.module["default_policy"]
@@ -147,7 +146,7 @@ def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
     return f"loss of the same batch: RLlib {found:.6f}, plain torch {expected:.6f}"
 
 
-def advancing(algorithm: D3QN) -> Callable[[], int]:
+def advancing(algorithm: AssignerDQN) -> Callable[[], int]:
     """Return a function that trains one iteration and returns its environment steps."""
     done = [0]
 
@@ -170,11 +169,10 @@ def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
 def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
     """Measure for `seconds`, with `fleets` cached fleets and the settings of `overrides`."""
     torch.set_num_threads(1)
-    quiet_ray()
     config = load_config(None, [f"learning.fleets={fleets}", "learning.epsilon_steps=1", *overrides])
     pool = prepare(FleetSpec.of(config), config.learning.fleets, config.learning.cache)
-    ensure_ray()
-    algorithm, on_two = (algorithm_config(config, pool, cpus).build_algo() for cpus in (1, 2))
+    start_quiet_ray()
+    algorithm, on_two = (dqn_config(config, pool, cpus).build_algo() for cpus in (1, 2))
     plain = Plain(config, pool)
     rllib, rllib_on_two = advancing(algorithm), advancing(on_two)
     for _ in range(2):  # train past the first updates, to fill the replay buffer

@@ -6,7 +6,7 @@ MODULES = (
     "fleet/fleet",
     "cost", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
     "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition", "assignment/features", "assignment/hfel",
-    "rl/replay", "rl/env", "reproduction/judge",
+    "rl/sampling", "rl/env", "reproduction/judge",
     "training/plan", "training/amounts", "training/cloud", "training/exchange", "training/differences",
     "training/privacy/accountant", "training/privacy/mechanism",
     *(f"training/rules/{name}" for name in ("base", "feddyn", "fednova", "fedprox", "mtgc", "own", "scaffold")),
@@ -16,21 +16,29 @@ MODULES = (
     )),
     *(f"compression/{name}" for name in ("base", "none", "qsgd", "sign", "top_k")),
     *(f"world/{name}" for name in (
-        "availability", "battery", "draws", "dropout", "edge_failure", "fading", "fate", "faulty", "jitter", "mobility",
-        "motion", "outlook", "part", "shadowing", "spells", "trace", "uplink", "world",
+        "availability", "battery", "draws", "fading", "faults", "mobility", "motion", "part", "trace", "world",
     )),
 )  # fmt: skip
 # These have no mirror: real rounds, and the parts that use them, test them.
 MIRRORLESS = (
     "training/amounts", "training/cloud", "training/exchange", "training/rules/base", "aggregation/adaptive",
-    "aggregation/mean", "compression/base", "compression/none",
+    "aggregation/mean", "compression/base", "compression/none", "scheduling/base", "scheduling/fedavg",
+    "scheduling/vkc", "world/motion",
 )  # fmt: skip
 # The tests of a module beside its mirror.
 _ALGORITHM = ("training/test_algorithm1",)
 _ADAPTIVE = tuple(f"aggregation/test_{name}" for name in ("fedadagrad", "fedadam", "fedyogi"))
 _RULES = tuple(f"training/rules/test_{name}" for name in ("feddyn", "fednova", "fedprox", "mtgc", "scaffold"))
 MORE_TESTS = {
-    "scheduling/base": ("scheduling/test_fedavg", "scheduling/test_vkc"),
+    **{
+        f"scheduling/{name}": ("scheduling/test_schedulers", "scheduling/test_clusters")
+        for name in (
+            "base",
+            "fedavg",
+            "vkc",
+        )
+    },
+    "scheduling/ikc": ("scheduling/test_clusters",),
     "training/amounts": (*_RULES, *_ALGORITHM),
     "training/cloud": (*_ADAPTIVE, *_RULES, *_ALGORITHM),
     "training/exchange": ("training/privacy/test_mechanism", *_ALGORITHM),
@@ -39,7 +47,11 @@ MORE_TESTS = {
     "aggregation/mean": ("aggregation/test_base", "aggregation/test_fixed_point", *_ALGORITHM),
     "compression/base": ("compression/test_qsgd", "compression/test_sign", "compression/test_top_k", *_ALGORITHM),
     "compression/none": _ALGORITHM,
-    **{f"world/{name}": ("world/test_trace",) for name in ("availability", "edge_failure", "mobility")},
+    "world/availability": ("world/test_part", "world/test_trace"),
+    "world/fading": ("world/test_part",),
+    "world/faults": ("world/test_trace",),
+    "world/mobility": ("world/test_part", "world/test_trace"),
+    "world/motion": ("world/test_mobility",),
 }
 
 

@@ -20,7 +20,7 @@ from hflray.training.memory import RESIDUAL
 from hflray.training.method import Method, Spec
 from hflray.training.privacy import Mechanism
 from hflray.training.state import TrainingState
-from hflray.world.faulty import Faulty
+from hflray.world.faults import Faulty
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.clock.synchronous import Turn, turns
+from hflray.clock.synchronous import EdgeTurn, turns
 from hflray.config import load_config
 from hflray.training.plan import PoolSize, balance, plan_round, pool_size
 
@@ -56,7 +56,7 @@ def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
         for edge, devices in share.items():
             assert set(devices) <= set(all_of_it[edge])  # a device stays with its host
     assert plan.iterations[2].edge_weights == {}
-    assert turns(EDGES, counts) == [Turn(0, 1), Turn(2, 1)]
+    assert turns(EDGES, counts) == [EdgeTurn(0, 1), EdgeTurn(2, 1)]
 
 
 def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:

@@ -17,7 +17,7 @@ from hflray import metrics, registry
 from hflray.config import EdgeFailureConfig
 from hflray.errors import ConfigError
 from hflray.sweep import load_sweep, with_absolute_paths
-from hflray.world.edge_failure import edge_failure
+from hflray.world.faults import edge_failure
 from hflray.world.trace import Switches, Trace
 from tests.world.living import living, results
 
