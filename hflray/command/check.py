@@ -1,7 +1,7 @@
 """``hflray check own.py``: try every part in a file as ``--dry-run`` would, trackers included.
 
 A part is known by its class, or by the names of its parameters, see `kinds_of`. It is put into a small experiment on
-digits, or on a data set of the same file, which is built and tried (`hflray.experiment.tryout`).
+digits, or on a data set of the same file, which is built and tried (`hflray.experiment.parts_check`).
 """
 
 from __future__ import annotations
