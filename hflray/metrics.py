@@ -27,7 +27,7 @@ from hflray.support.glossary.row import enough_digits as enough_digits
 from hflray.support.glossary.studies import *
 
 SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model
-# The other columns of a run's table of rounds (`hflray.tracking.Tables`).
+# The other columns of a run's table of rounds (`hflray.tracking.RunTables`).
 COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
 
 

@@ -32,7 +32,7 @@ from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Pap
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.pairs import Pairs, holm, mean_interval
 from hflray.support.references import short
-from hflray.tracking import Tables
+from hflray.tracking import RunTables
 
 SPLIT = "data.split"
 TOO_FEW = "with too few runs"
@@ -483,5 +483,5 @@ def _until(run: Run, target: float) -> Run:
     if last is None:
         return replace(run, config=config)
     rounds = run.history.tables.rounds
-    tables = Tables(rounds[rounds["round"] <= last], run.devices)
+    tables = RunTables(rounds[rounds["round"] <= last], run.devices)
     return replace(run, config=config, history=replace(run.history, tables=tables, status="FINISHED"))

@@ -20,7 +20,7 @@ from hflray.reproduction.judge import verdicts
 from hflray.reproduction.protocol import exhibits
 from hflray.seeding import stream
 from hflray.sweep.tasks import DEFAULT
-from hflray.tracking import History, Tables
+from hflray.tracking import History, RunTables
 
 CLEAN = "0123456789abcdef0123456789abcdef01234567"
 
@@ -40,7 +40,7 @@ def run(
     table = pd.DataFrame({"round": steps or range(1, count + 1), **rounds})
     values = {name: column[-1] for name, column in rounds.items()}
     name = "-".join(text.rpartition("=")[2] for text in overrides)
-    history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, Tables(table), 0, 1)
+    history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, RunTables(table), 0, 1)
     fabricated = Run(history, config)
     if settings:
         fabricated.__dict__["settings"] = fabricated.settings | dict(settings)  # a cached property
@@ -89,7 +89,7 @@ def explorable(rounds: int, *overrides: str) -> Run:
     table = table.assign(device=range(count), samples=counts.sum(axis=1), cluster=counts.argmax(axis=1))
     name = "-".join(text.rpartition("=")[2] for text in overrides)
     environment = {"git_commit": CLEAN, "cpu": "one"}
-    return Run(History(name, "FINISHED", None, "", environment, {}, Tables(pd.DataFrame(rows), table), 0, 1), config)
+    return Run(History(name, "FINISHED", None, "", environment, {}, RunTables(pd.DataFrame(rows), table), 0, 1), config)
 
 
 @cache
