@@ -61,7 +61,7 @@ OTHER_WRITERS = {
     ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
     ("training/machine.py", "__init__"): "a lock's file",
     ("support/store.py", "write"): "an object of a bucket shows only when all of it has arrived",
-    ("tune/driver.py", "adopt_older"): "a temporary folder, whose files become a checkpoint",
+    ("tune/driver.py", "_copy"): "a temporary folder, whose files become a checkpoint",
     ("training/start.py", "make_token"): "a token, unless another process has made one meanwhile",
     ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
     ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",

@@ -101,10 +101,10 @@ class JournalLine(BaseModel):
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
-        given = self.model_fields_set
-        if ("draw" in given and "values" not in given) or ("exchange" in given and not given >= {"values", "among"}):
+        keys = self.model_fields_set
+        if ("draw" in keys and "values" not in keys) or ("exchange" in keys and not keys >= {"values", "among"}):
             raise ValueError("the values of a draw or an exchange, or its members, are missing")
-        if "devices" in given and self.devices is None:
+        if "devices" in keys and self.devices is None:
             raise ValueError("devices are missing")
         beside = [self.schedule[name] for name in _BESIDE if name in self.schedule]
         lengths = {len(values) if isinstance(values, list) else -1 for values in beside}

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -213,7 +214,11 @@ def adopt_older(folder: SweepFolder, trial: str) -> None:
             for name, key in STEP_FILES.items():
                 with suppress(OSError, ValueError, KeyError, TypeError):
                     step = int(read_json(path / name, inside=folder.path)[key])
-                    checkpoints.save(step, partial(shutil.copytree, path, dirs_exist_ok=True))
+                    checkpoints.save(step, partial(_copy, path))
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True)
 
 
 def _fit(
