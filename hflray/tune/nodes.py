@@ -118,24 +118,24 @@ def _describe_node(probe: str | None) -> dict[str, Any]:
     return {"release": release(), "sees": probe is not None and os.path.exists(probe)}
 
 
-def check_resources(setting: str, resource: str, needed: float, there: float) -> None:
+def check_resources(setting: str, resource: str, needed: float, available: float) -> None:
     """Check that a trial fits into the cluster, including the machines that its autoscaler may still start.
 
     Args:
         setting: the setting that says what a trial needs.
         resource: ``CPU`` or ``GPU``.
         needed: how many a trial needs.
-        there: how many Ray has.
+        available: how many Ray has.
 
     Raises:
         ConfigError: a trial needs more.
     """
-    most = max(there, to_come(BOOTSTRAP.expanduser(), len(live_nodes()), resource))
+    most = max(available, to_come(BOOTSTRAP.expanduser(), len(live_nodes()), resource))
     if needed > most:
-        later = f" and may have {most:g} with all machines started" if most > there else ""
+        later = f" and may have {most:g} with all machines started" if most > available else ""
         fix = f"accepted: up to {most:g}; lower it" if most else "set training.device to cpu"
         raise ConfigError(
-            f"{setting}: a trial needs {needed:g} {resource}s, Ray has {there:g}{later}; {fix}, or add machines with "
+            f"{setting}: a trial needs {needed:g} {resource}s, Ray has {available:g}{later}; {fix}, or add machines with "
             f"a {resource} (max_workers in the cluster's file)"
         )
 
