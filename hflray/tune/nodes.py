@@ -135,8 +135,8 @@ def check_resources(setting: str, resource: str, needed: float, available: float
         later = f" and may have {most:g} with all machines started" if most > available else ""
         fix = f"accepted: up to {most:g}; lower it" if most else "set training.device to cpu"
         raise ConfigError(
-            f"{setting}: a trial needs {needed:g} {resource}s, Ray has {available:g}{later}; {fix}, or add machines with "
-            f"a {resource} (max_workers in the cluster's file)"
+            f"{setting}: a trial needs {needed:g} {resource}s, Ray has {available:g}{later}; {fix}, or add machines "
+            f"with a {resource} (max_workers in the cluster's file)"
         )
 
 
