@@ -20,7 +20,7 @@ from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
@@ -71,7 +71,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
     def __init__(
         self,
         folder: SweepFolder,
-        checked: Checked,
+        checked: CheckedTrials,
         progress: SweepProgress,
         tracker: Tracker,
         stop: CleanStop,
@@ -93,7 +93,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         entries = self._tracker.journal.entries(name)
         ending = ending_of(entries)
         for round in rounds_of(entries):
-            _add(outcome, round.number, round.values, keep=self._task.keeps_history)
+            _add(outcome, round.number, round.values)
         self._progress.resumed(name, outcome.round or 0)
         if ending is not None:
             outcome.ended, outcome.error, outcome.stopped = True, ending.error, ending.tags.get(STOPPED)
@@ -172,7 +172,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
             self._progress.line(f"{name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
-        _add(outcome, index, values, keep=self._task.keeps_history)
+        _add(outcome, index, values)
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
             Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))
@@ -273,11 +273,9 @@ def _runs(pid: int) -> bool:
     return _state(pid)[1] not in ("", "Z", "X")
 
 
-def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> None:
+def _add(outcome: Outcome, index: int, values: dict[str, float]) -> None:
     outcome.round = index
     outcome.values = outcome.values | values
-    if keep:  # only the study's report needs it, and thousands of trials must not fill the driver's memory
-        outcome.history.append(values)
 
 
 def keep(product: Product, checkpoints: Checkpoints, round: int, folder: Path) -> Path:

@@ -30,7 +30,7 @@ from hflray.support.reader import read_json
 from hflray.support.store import Store
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
 from hflray.sweep.tasks import find_task
@@ -55,7 +55,7 @@ STEP_FILES = {"state/state.json": "round", "training/training.json": "env_steps"
 def run_sweep(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     console: Console,
     *,
     resume: bool = False,
@@ -98,7 +98,7 @@ def _count(file: SweepFile, trials: Sequence[Trial]) -> int:
 def _run(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     progress: SweepProgress,
     resume: bool,
     require_tracking: bool,
@@ -224,7 +224,7 @@ def _copy(source: Path, target: Path) -> None:
 def _fit(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     callback: SweepCallback,
     placement: Placement,
     journal: Journal,

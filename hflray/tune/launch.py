@@ -27,7 +27,7 @@ from hflray.training.plan import pool_size
 from hflray.tune.nodes import check_resources
 
 if TYPE_CHECKING:
-    from hflray.sweep.preflight import Checked
+    from hflray.sweep.preflight import CheckedTrials
 
 TRIAL = "trial"  # the only key of Tune's parameters, whose value has the following keys
 NAME = "name"
@@ -74,7 +74,7 @@ class Placement:
             trains on a GPU.
     """
 
-    def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: Checked) -> None:
+    def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials) -> None:
         self._file = file
         self._cluster_gpus = float(ray.cluster_resources().get("GPU", 0.0))
         self._devices = {name: config.training.device for name, config in checked.resolved.items()}

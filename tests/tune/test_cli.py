@@ -22,11 +22,10 @@ from hflray.experiment import Experiment
 from hflray.models import to_vector
 from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import expand, load_sweep, preflight
-from hflray.sweep.compare import Outcome
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.results import new_folder
 from hflray.sweep.tasks import Job, find_task
-from hflray.tracking import Journal, default_uri
+from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
 from tests.conftest import says
 from tests.hostile import NAMES
@@ -125,23 +124,25 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     np.testing.assert_array_equal(to_vector(model), reference.global_model)
 
 
-def test_an_assignment_study_ends_with_a_report_of_the_assigners_that_did_not_fail(tmp_path) -> None:
+def test_an_assignment_study_ends_with_its_table_and_figures(tmp_path) -> None:
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
-    axes = ["sweep.assignment.name={zip: [geographic, hfel, random]}", "sweep.assignment.exchanges={zip: [0, 9, 0]}"]
-    axes += ["sweep.assignment.polish_ms={zip: [null, null, null]}", "sweep.assignment.start={zip: [null, null, null]}"]
-    trials = expand(load_sweep(cli.CONFIGS / "fig6_assignment.yaml", overrides + axes))
-    outcomes = [
-        Outcome(trial.name, history=[dict(result.metrics) for result in find_task("assignment").run(Job(trial.config))])
-        for trial in trials
-    ]
-    outcomes[2].error = "it failed"
+    axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
+    axes += ["sweep.assignment.polish_ms={zip: [null, null]}", "sweep.assignment.start={zip: [null, null]}"]
+    file = load_sweep(cli.CONFIGS / "fig6_assignment.yaml", overrides + axes)
+    folder = new_folder(tmp_path, file, default_uri(tmp_path), "tests")
+    folder.finished, folder.sinks = True, ("csv",)
+    folder.save()
+    tracker = Tracker(folder.uri, "tests", folder.path.name, folder.path, sinks=())
+    for trial in expand(file):
+        tracker.start(trial.name, trial.name, trial.config, {})
+        for result in find_task("assignment").run(Job(trial.config)):
+            tracker.round(trial.name, result.step, result.metrics)
+        tracker.finish(trial.name)
     console = Console(width=200, record=True, file=io.StringIO())
-    cli._report_assignment("fig6", trials, outcomes, tmp_path, console)
-    text = console.export_text()
-    assert "hfel-9" in text
-    assert "random" not in text
-    assert len(list(tmp_path.glob("assignment*"))) == 5
+    cli._report_study("fig6", folder, console)
+    assert "HFEL-100" in console.export_text()
+    assert {path.name for path in folder.path.glob("*.svg")} == {"assignment.svg", "pareto.svg"}
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ def test_a_mistake_gives_one_line_and_leaves_no_file(run_in_process, tmp_path, m
     (tmp_path / "cut.npz").write_bytes((tmp_path / "small.npz").read_bytes()[:9000])
     before = sorted(os.listdir(tmp_path))
     if "--results" in arguments:
-        monkeypatch.setattr(preflight, "check_trials", lambda *_, **__: Checked())
+        monkeypatch.setattr(preflight, "check_trials", lambda *_, **__: CheckedTrials())
     code, out, err = run_in_process(*arguments)
     assert code == 2
     assert len(err.splitlines()) == 1
