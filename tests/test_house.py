@@ -57,11 +57,11 @@ OTHER_WRITERS = {
     ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
     ("training/machine.py", "__init__"): "a lock's file",
     ("support/store.py", "write"): "an object of a bucket shows only when all of it has arrived",
-    ("tune/older.py", "_copy"): "a temporary folder, whose files become a checkpoint",
+    ("tune/driver.py", "_copy"): "a temporary folder, whose files become a checkpoint",
     ("training/start.py", "make_token"): "a token, unless another process has made one meanwhile",
     ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
     ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",
-    ("tracking/model.py", "write"): "a temporary folder, whose files a tracker copies",
+    ("tracking/artifacts.py", "write"): "a temporary folder, whose files a tracker copies",
     ("tracking/mlflow.py", "write"): "a temporary folder, whose files MLflow copies",
     ("tracking/mlflow.py", "make"): "a temporary folder, whose files MLflow copies",
 }

@@ -98,7 +98,7 @@ class Ending:
 
 
 class Artifact(Protocol):
-    """Files, or the final model (`hflray.tracking.model.FinalModel`), that are stored with a run when it has ended."""
+    """Files, or the final model (`hflray.tracking.FinalModel`), that are stored with a run when it has ended."""
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Return the paths of the artifact's files. Files that do not exist yet are written into `folder`."""

@@ -246,11 +246,9 @@ class Storage:
 
     def _look(self) -> None:
         """Raise LeaseLostError if there is a later lease, or one of this epoch with a smaller uuid."""
-        later = [
-            each
-            for each in self._leases()
-            if each[0] > self._lease[0] or (each[0] == self._lease[0] and each < self._lease)
-        ]
+        epoch = self._lease[0]
+        leases = self._leases()
+        later = [lease for lease in leases if lease[0] > epoch or (lease[0] == epoch and lease < self._lease)]
         if later:
             self._lost = f"{self._where}: {self._holder(max(later))} has taken over this sweep"
             raise LeaseLostError(self._lost)

@@ -332,9 +332,9 @@ def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
 
     cpus = start_ray()
     assert cpus == 4
-    check_resources(4, cpus)
-    with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: 1 to 4"):
-        check_resources(5, cpus)
+    check_resources("tune.cpus_per_trial", "CPU", 4, cpus)
+    with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: up to 4"):
+        check_resources("tune.cpus_per_trial", "CPU", 5, cpus)
 
 
 OWN = """

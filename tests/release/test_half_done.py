@@ -21,7 +21,7 @@ from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Job, Saved
 from hflray.sweep.trials import expand
-from hflray.tune.older import adopt_older
+from hflray.tune.driver import adopt_older
 from tests.release.half_done import ROUNDS, SWEEP, archives, pack, rounds_of, unpack
 
 VERSIONS = [pytest.param(path, id=path.stem) for path in archives()]

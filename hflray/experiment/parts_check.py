@@ -1,4 +1,4 @@
-"""A trial of an experiment's own parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
+"""A check of an experiment's parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
 
 Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler or an assigner, and one step is
 trained for a rule, an aggregator or a compressor. What they return is checked where it enters, as in any round.
@@ -24,26 +24,26 @@ from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask
 from hflray.training.tryout import try_network
 
-_tried: set[str] = set()  # configurations without their seed, so that a sweep's seeds need one trial
+_checked: set[str] = set()  # configurations without their seed, so that a sweep's seeds need one trial
 
 
-def try_parts(experiment: Experiment) -> None:
+def check_parts(experiment: Experiment) -> None:
     """Try the parts of an experiment that are a user's own; see the module.
 
     Raises:
         HflrayError: a part does not keep its contract; the message is one line.
     """
     key = experiment.config.model_copy(update={"seed": 0}).model_dump_json()
-    if key in _tried:
+    if key in _checked:
         return
     experiment.world.try_parts()
-    _try_auxiliary(experiment)
-    _try_decisions(experiment)
-    _try_method(experiment)
-    _tried.add(key)
+    _check_auxiliary(experiment)
+    _check_decisions(experiment)
+    _check_method(experiment)
+    _checked.add(key)
 
 
-def _try_auxiliary(experiment: Experiment) -> None:
+def _check_auxiliary(experiment: Experiment) -> None:
     """Try the network that Algorithm 2 trains, if it is not one of ours."""
     config = experiment.config
     name = config.scheduling.auxiliary
@@ -55,7 +55,7 @@ def _try_auxiliary(experiment: Experiment) -> None:
             raise ConfigError(str(error).replace("model.name", "scheduling.auxiliary", 1)) from error
 
 
-def _try_decisions(experiment: Experiment) -> None:
+def _check_decisions(experiment: Experiment) -> None:
     """Plan round 1 with a scheduler and an assigner of their own, and save the scheduler's state."""
     config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
     if is_ours(made) and is_ours(experiment.assigner):
@@ -84,7 +84,7 @@ def _try_decisions(experiment: Experiment) -> None:
     again.load_state_dict(saved)
 
 
-def _try_method(experiment: Experiment) -> None:
+def _check_method(experiment: Experiment) -> None:
     """Train one step of a few devices of two edges with the rule, the aggregators and the compressors."""
     config, method = experiment.config, experiment.backend.method
     parts = method.parts()

@@ -1,4 +1,4 @@
-"""`hflray.tune.placement`: the resources of trials, on a Ray with a simulated GPU (tests/conftest.py)."""
+"""`hflray.tune.launch`: the resources of trials, on a Ray with a simulated GPU (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from hflray.experiment.fleets import Fleets
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
-from hflray.tune.launch import parameters
-from hflray.tune.placement import Placement
+from hflray.tune.launch import Placement, parameters
 from hflray.tune.trial import trial_experiment
 from tests.training.test_local import make_data, make_job
 
@@ -52,10 +51,6 @@ def test_device_actors_of_a_trial_reserve_its_gpu(ray_session) -> None:
     assert bundles(cuda, "tune.gpus_per_trial=0.5", "training.backend=serial") == [{"CPU": 1, "GPU": 0.5}]
 
 
-def test_the_named_number_of_actors_shares_a_gpu(ray_session) -> None:
-    assert bundles("training.device=cuda", "training.num_actors=4") == [{"CPU": 0}, *[{"CPU": 0.25, "GPU": 0.25}] * 4]
-
-
 def test_more_gpus_than_the_cluster_has_are_an_error_before_the_first_trial(ray_session) -> None:
     with pytest.raises(ConfigError, match=r"tune.gpus_per_trial: a trial needs 2 GPUs, Ray has 1; accepted: up to 1"):
         make_placement("training.device=cuda", "tune.gpus_per_trial=2")
@@ -84,11 +79,6 @@ def test_gpus_for_trials_that_do_not_train_on_them_are_refused(ray_session, over
     trials = expand(file)
     with pytest.raises(ConfigError, match=r"tune.gpus_per_trial: got 0.5, but no trial trains on a GPU"):
         Placement(file, trials, check_trials(trials, file.task, measure=False))
-
-
-def test_it_is_pickled_without_the_data(ray_session) -> None:
-    _, placements, _ = make_placement("training.device=cuda")
-    assert len(ray.cloudpickle.dumps(placements)) < 100_000  # digits alone have 1.4 MB
 
 
 def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:

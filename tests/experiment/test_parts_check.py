@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
 from hflray import registry
 from hflray.config import ExperimentConfig, load_config, named_settings
-from hflray.errors import DivergedError, HflrayError
+from hflray.errors import ConfigError, DivergedError, HflrayError
 from hflray.experiment import Experiment
-from hflray.experiment.tryout import try_parts
+from hflray.experiment.parts_check import check_parts
+from hflray.support.contract import Contract
 from tests.conftest import SMALL, says
 
 QUICK = ("model.name=logistic", "data.samples_per_device=[10, 20]", "scheduling.name=fedavg")
@@ -36,11 +39,9 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "parts",
         (
-            "None", "dict(enumerate(parts))", "parts[1:]", "[*parts[1:], np.array([-1])]", "(part for part in parts)",
-            "[*parts[1:], np.array([len(labels)])]", "[*parts[1:], parts[1]]", "[*parts[1:], np.array([3, 3])]",
-            "[*parts[1:], []]", "[*parts[1:], parts[0] * 1.0]", "[*parts[1:], parts[0] >= 0]", "[*parts[1:], None]",
-            "[*parts[1:], parts[0][:, None]]", "[*parts[1:], 7]", "np.zeros(num_devices)", "'parts'",
-            "[*parts[1:], 'a']",
+            "None", "parts[1:]", "[*parts[1:], np.array([-1])]", "(part for part in parts)",
+            "[*parts[1:], np.array([len(labels)])]", "[*parts[1:], parts[1]]", "[*parts[1:], []]",
+            "[*parts[1:], parts[0] * 1.0]", "np.zeros(num_devices)",
         ),
     ),
     "fleet": Written(
@@ -62,10 +63,8 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "drawn",
         (
-            "10 * np.log10(drawn)", "drawn * np.nan", "drawn * 0", "-drawn", "None", "drawn.ravel()[:1]",
-            "drawn * np.inf",
-            "drawn > 1", "list(drawn)[0]", "drawn * 1j", "np.random.default_rng().uniform(1, 2, drawn.shape)",
-            "{'factor': drawn}",
+            "drawn * np.nan", "drawn * 0", "None", "drawn.ravel()[:1]", "drawn > 1",
+            "np.random.default_rng().uniform(1, 2, drawn.shape)",
         ),
     ),
     "availability": Written(
@@ -76,8 +75,7 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "up",
         (
-            "np.flatnonzero(up)", "up * 1.0", "up * 1", "up[:-1]", "up[:, None]", "None", "True", "{0: True}",
-            "list(up * 1)",
+            "np.flatnonzero(up)", "up * 1.0", "up[:-1]", "None",
         ),
     ),
     "mobility": Written(
@@ -88,8 +86,7 @@ PARTS: dict[str, Written] = {
         "        self.position_m = EXPR\n",
         "there",
         (
-            "there + 1e9", "there - 1e9", "there * np.nan", "there[1:]", "there.ravel()", "there[:, 0]", "None",
-            "there > 0",
+            "there + 1e9", "there * np.nan", "there[1:]", "None",
         ),
     ),
     "scheduler": Written(
@@ -100,8 +97,7 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "first",
         (
-            "first[1:]", "first * 0", "first * 1.0", "np.isin(np.arange(self.num_devices), first)", "first + 10**6",
-            "first - 1", "None", "{}", "[[1], [2, 3]]", "first[:, None]", "first.astype(str)", "set(first)",
+            "first[1:]", "first * 0", "first * 1.0", "first + 10**6", "None", "[[1], [2, 3]]",
         ),
     ),
     "assigner": Written(
@@ -112,8 +108,7 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "edges",
         (
-            "edges - 1", "edges + fleet.num_edges", "edges * 1.0", "edges > 0", "edges[1:]", "edges[:, None]", "None",
-            "0", "dict(zip(devices, edges))", "[[0], [0, 1]]", "np.eye(fleet.num_edges)[edges]",
+            "edges - 1", "edges + fleet.num_edges", "edges * 1.0", "edges[1:]", "None", "dict(zip(devices, edges))",
         ),
     ),
     "aggregator": Written(
@@ -125,9 +120,8 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "(model, state)",
         (
-            "model", "None", "(model * np.nan, state)", "(model[1:], state)", "(model[None], state)", "(None, state)",
-            "(model, None)", "(model, state, frame)", "(model > 0, state)", "(1.0, state)", "(model, {'a': object()})",
-            "(model / 0, state)",
+            "model", "(model * np.nan, state)", "(model[1:], state)", "(model, None)", "(model, state, frame)",
+            "(model, {'a': object()})",
         ),
     ),
     "compressor": Written(
@@ -139,8 +133,8 @@ PARTS: dict[str, Written] = {
         "        return EXPR\n",
         "(update, residual)",
         (
-            "update", "None", "(update * np.nan, residual)", "(update[1:], residual)", "(update[None], residual)",
-            "(0.0, residual)", "(update, update)", "(update, residual, 1)", "(update / 0, None)", "(list('ab'), None)",
+            "update", "(update * np.nan, residual)", "(update[1:], residual)", "(update, update)",
+            "(list('ab'), None)",
         ),
     ),
     "model": Written(
@@ -164,7 +158,9 @@ PARTS: dict[str, Written] = {
         "target.metric",
         "def Mine(outputs, targets):\n    value = float((outputs.argmax(1) == targets).mean())\n    return EXPR\n",
         "value",
-        ("None", "float('nan')", "[value, value]", "{'a': value}", "'good'", "np.ones(2)", "float('inf')"),
+        (
+            "None", "float('nan')", "[value, value]", "'good'",
+        ),
     ),
     "dataset": Written(
         "data.name",
@@ -174,11 +170,9 @@ PARTS: dict[str, Written] = {
         "    return EXPR\n",
         "made",
         (
-            "None", "(x, y)", "hflray.Dataset.of(x, y, x, y[1:])", "{'x': x}", "hflray.Dataset('a', x, y, x, y, 4)",
-            "hflray.Dataset('a', made.x_train, y + 1, made.x_test, y, 4)", "dataclasses.replace(made, y_test=y - 1)",
+            "None", "(x, y)", "hflray.Dataset('a', x, y, x, y, 4)", "dataclasses.replace(made, y_test=y - 1)",
             "dataclasses.replace(made, x_train=made.x_train * np.float32('nan'))",
-            "dataclasses.replace(made, x_test=made.x_test[:, :2])", "dataclasses.replace(made, y_train=y[1:])",
-            "dataclasses.replace(made, groups=y[1:])", "dataclasses.replace(made, y_train=y * 1.0)",
+            "dataclasses.replace(made, groups=y[1:])",
         ),
         ("data.samples_per_device=[10, 12]",),
     ),
@@ -203,7 +197,9 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
     "edge's aggregator": ("aggregator", "aggregation.edge.name",
         "class Mine(hflray.aggregation.OfModels):\n    def of_models(self, models, weights):\n"
         "        model = models.mean(axis=0)\n        return EXPR\n",
-        "model", ("model[0]", "model * np.nan", "models", "None", "model[1:]", "{}")),
+        "model", (
+            "model[0]", "model * np.nan", "None", "model[1:]",
+        )),
     "step of the cloud": ("aggregator", "aggregation.cloud.name",
         "class Mine(hflray.aggregation.OfUpdate):\n    def step(self, update, state):\n        return EXPR\n",
         "(update, state)", ("update", "(update[:1], state)", "(update / 0, state)", "None", "(update, 5)")),
@@ -215,14 +211,17 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
     "bits of a compressor": ("compressor", "compression.device.name",
         "class Mine(hflray.compression.Compressor):\n    def bits(self, sizes):\n        return EXPR\n"
         "    def send(self, update, sizes, rng, residual):\n        return update, residual\n",
-        "16 * sum(sizes)", ("None", "float('nan')", "sizes", "'16'", "-1", "10**9", "np.ones(1)")),
+        "16 * sum(sizes)", (
+            "None", "float('nan')", "sizes", "-1",
+        )),
     "scheduler that assigns": ("scheduler", "scheduling.name",
         "class Mine(hflray.Scheduler):\n    def schedule(self, context):\n        return None\n"
         "    def schedule_and_assign(self, context):\n        devices = np.arange(self.num_scheduled)\n"
         "        edges = devices * 0\n        return EXPR\n",
-        "(devices, edges)", ("devices", "(devices, edges * 1.0)", "(devices, edges - 1)", "(devices, edges + 99)",
-        "None", "(devices, devices > 0)", "(devices * 0, edges)", "(devices, edges[1:])", "(devices, edges, 1)",
-        "{1: 2, 3: 4}")),
+        "(devices, edges)", (
+            "devices", "(devices, edges * 1.0)", "(devices, edges - 1)", "None", "(devices * 0, edges)",
+            "(devices, edges[1:])",
+        )),
     "scheduler's state": ("scheduler", "scheduling.name",
         "class Mine(hflray.Scheduler):\n    def schedule(self, rng):\n        return np.arange(self.num_scheduled)\n"
         "    def state_dict(self):\n        state = super().state_dict()\n        return EXPR\n",
@@ -239,8 +238,10 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
     "rule at the cloud": ("local_rule", "training.rule.name",
         "class Mine(hflray.training.rules.LocalRule):\n    makes_model = True\n    def cloud(self, report, state):\n"
         "        return EXPR\n",
-        "(report.mean, state)", ("None", "report.mean", "(report.mean[1:], state)", "(report.mean * np.nan, state)",
-        "(report.mean, None)", "(1.0, state)")),
+        "(report.mean, state)", (
+            "None", "report.mean", "(report.mean[1:], state)", "(report.mean * np.nan, state)",
+            "(report.mean, None)",
+        )),
     "rule's correction": (
         "local_rule",
         "training.rule.name",
@@ -248,13 +249,17 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
         "    def correction(self, weights, received, vectors, memory):\n        pull = 0.1 * (weights - received)\n"
         "        return EXPR\n",
         "pull",
-        ("pull[:, 1:]", "pull.sum()", "0.1", "pull / pull.norm()", "[pull]", "{'pull': pull}", "pull[None]", "'pull'"),
+        (
+            "pull[:, 1:]", "0.1", "pull / pull.norm()", "[pull]",
+        ),
     ),
     "rule that scales": ("local_rule", "training.rule.name",
         "class Mine(hflray.training.rules.LocalRule):\n    def scales(self, place, steps, weights, momentum):\n"
         "        return EXPR\n",
-        "(np.ones(len(steps)), 1.0)", ("np.ones(len(steps))", "(np.ones(len(steps) + 1), 1.0)", "(1.0, 1.0)",
-        "(np.ones(len(steps)) * np.nan, 1.0)", "(np.ones(len(steps)), None)", "(np.ones(len(steps)), steps)")),
+        "(np.ones(len(steps)), 1.0)", (
+            "np.ones(len(steps))", "(np.ones(len(steps) + 1), 1.0)", "(np.ones(len(steps)) * np.nan, 1.0)",
+            "(np.ones(len(steps)), None)",
+        )),
     "rule's memory": ("local_rule", "training.rule.name",
         "class Mine(hflray.training.rules.LocalRule):\n    memory = ('m',)\n    def begin(self, received, memory):\n"
         "        m = np.zeros_like(received.model)\n        return EXPR\n",
@@ -278,8 +283,29 @@ def configured(kind: str, expression: str, folder: Path, *overrides: str) -> Exp
 def dry_run(config: ExperimentConfig) -> Experiment:
     """Build and try an experiment as `--dry-run` does."""
     experiment = Experiment(config)
-    try_parts(experiment)
+    check_parts(experiment)
     return experiment
+
+
+ONES = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    "value, shape, type_",
+    [
+        (None, (3,), "f"), ("abc", (3,), "f"), ({1, 2}, (2,), "f"), ({0: 1.0}, (1,), "f"), ([[1], [2, 3]], (2,), "f"),
+        (ONES, (), "f"), (ONES, (2,), "f"), (ONES, (3, 1), "f"), (ONES, (3,), "i"), (ONES, (3,), "b"),
+        (ONES > 0, (3,), "f"), (ONES * 1j, (3,), "f"), (ONES.astype(str), (3,), "f"), (ONES * np.nan, (3,), "f"),
+        (ONES * np.inf, (3,), "f"), (ONES * 9, (3,), "f"), (-ONES, (None,), "f"), (object(), (), "f"),
+    ],
+)  # fmt: skip
+def test_what_no_contract_accepts(value: object, shape: tuple[int | None, ...], type_: str) -> None:
+    contract = Contract.of("a.setting", "own.py:Mine", "what is right")
+    for right in (ONES, [1, 1, 1], torch.ones(3)):
+        assert contract.array(right, (3,), "f", low=0, high=8).tolist() == [1, 1, 1]
+    with pytest.raises(ConfigError) as error:
+        contract.array(value, shape, type_, low=0, high=8, where=" for device 3")
+    assert says(str(error.value), "a.setting: own.py:Mine returned ", " for device 3; accepted: what is right; correct")
 
 
 def test_every_kind_has_a_contract_here() -> None:

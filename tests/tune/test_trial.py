@@ -1,4 +1,4 @@
-"""`hflray.tune.shared_data`: a data set is in the object store once, and training on it gives the same models."""
+"""`hflray.tune.trial`: a data set is in the object store once, and training on it gives the same models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from functools import partial
 import numpy as np
 import ray
 
-from hflray.experiment import Experiment
 from hflray.experiment.scenario import Scenario
 from hflray.training.job import DeviceData
-from hflray.tune.shared_data import share
+from hflray.tune.trial import share
 from tests.conftest import small_config
 
 
@@ -39,14 +38,3 @@ def test_crops_of_images_are_not_shared() -> None:
     scenario = replace(Scenario.build(small_config()), share=refuse)
     crops = np.zeros((len(scenario.dataset.x_train), 1, 10, 10), np.uint8)
     assert scenario.device_data(crops).x is crops
-
-
-def test_training_on_shared_data_gives_the_same_bits(ray_session) -> None:
-    config = small_config("training.backend=ray", "training.num_actors=2", "max_rounds=1")
-    scenario = Scenario.build(config)
-    sharing = replace(scenario, share=partial(share, ray.put(scenario.dataset)))
-    hashes = []
-    for variant in (scenario, sharing):
-        with Experiment(config, scenario=variant, cpus=2) as experiment:
-            hashes += [record.model_hash for record in experiment]
-    assert hashes[0] == hashes[1]
