@@ -203,12 +203,8 @@ def test_no_decision_depends_on_a_tasks_name():
 
 def test_the_design_and_the_contract_of_import_linter_have_the_same_rows():
     """`lint-imports` fails for a room that no row has, and for an import that does not point down."""
-    rooms = {path.split("/")[0].removesuffix(".py") for path in sources("hflray")} - {
-        "__init__",
-        "__main__",
-        "compare",
-        "record",
-    }
+    rooms = {path.split("/")[0].removesuffix(".py") for path in sources("hflray")}
+    rooms -= {"__init__", "__main__", "compare", "record"}
     assert sorted(unit for units in ROWS for unit in units) == sorted(rooms)
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
@@ -231,40 +227,14 @@ def test_every_file_is_written_whole_or_not_at_all():
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "path.write_text('x')",
-        "Path('a').write_bytes(b'x')",
-        "open('a', 'w')",
-        "open('a', mode='ab')",
-        "path.open('r+')",
-        "os.open(path, os.O_RDWR | os.O_CREAT)",
-        "os.fdopen(handle, 'w')",
-        "json.dump(x, file)",
-        "np.savez(path, **arrays)",
-        "torch.save(x, path)",
-        "torch.export.save(x, path)",
-        "save_file(x, path)",
-        "frame.to_csv(path)",
-        "frame.to_parquet(path)",
-        "figure.savefig(path)",
-        "shutil.copy2(a, b)",
-    ],
-)
+    "source", ["path.write_text('x')", "path.open('r+')", "os.open(path, os.O_RDWR | os.O_CREAT)", "json.dump(x, file)",
+               "np.savez(path, **arrays)", "frame.to_csv(path)"],
+)  # fmt: skip
 def test_a_bare_write_is_reported(source):
     assert bare_writes({"x.py": f"def f():\n    {source}"}) == [("x.py", "f", 2)]
     assert bare_writes({"x.py": f"with replacing(target, durable=True) as path:\n    {source}"}) == []
-    assert bare_writes({"x.py": f"with files.replacing_folder(target) as path:\n    {source}"}) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["open('a')", "open('a', 'rb')", "path.open(encoding='utf-8')", "saved.open()", "webbrowser.open(page)",
-     "json.dumps(x)", "yaml.dump(x, sort_keys=False)", "frame.to_csv()", "state.copy()",
-     "experiment.save(folder)", "write(path, text)"],
-)  # fmt: skip
-def test_other_calls_are_no_bare_writes(source):
-    assert bare_writes({"x.py": source}) == []
+    others = ["open('a')", "path.open(encoding='utf-8')", "yaml.dump(x, sort_keys=False)", "frame.to_csv()"]
+    assert bare_writes({"x.py": "\n".join(others)}) == []
 
 
 def test_names_say_what_they_hold():
@@ -287,16 +257,10 @@ def test_every_package_is_installed():
 @pytest.mark.parametrize(
     "source, names",
     [
-        ("x = file.task == 'experiment'", ["experiment"]),
-        ("if 'assignment' != task: pass", ["assignment"]),
         ("x = task in ('clustering', 'train_assigner')", ["clustering", "train_assigner"]),
-        ("TABLE = {'experiment': 1}", ["experiment"]),
-        ("x = TABLE['clustering']", ["clustering"]),
-        ("x = TABLE.get('assignment', 0)", ["assignment"]),
+        ("x = {'experiment': 1}.get('assignment', 0)", ["assignment", "experiment"]),
         ("match task:\n    case 'experiment' | 'clustering': pass", ["clustering", "experiment"]),
-        ("x = find_task(file.task).trains_model", []),
-        ("print('experiment')", []),
-        ("stream(seed, 'assignment')", []),
+        ("x = find_task(file.task).trains_model\nstream(seed, 'assignment')", []),
     ],
 )
 def test_a_decision_by_a_tasks_name_is_reported(source, names):

@@ -1,7 +1,5 @@
 """What collecting the devices' losses adds to a round, for every kernel, in CPU time.
 
-    python tests/benchmarks/losses.py [--kernels fused,native,channels_last] [--turns 5]
-
 A device trains Q = 5 edge iterations of L = 5 local iterations in a round, and its losses take one forward pass of its
 samples. Each turn measures one edge iteration and one forward pass of the same devices directly after each other, with
 the CPU time of this process, so that other programs disturb both alike. Images have the shape of Fashion-MNIST.
@@ -10,14 +8,10 @@ the CPU time of this process, so that other programs disturb both alike. Images 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.aggregation.fixed_point import fraction_bits
 from hflray.models import build, init_vector
@@ -25,7 +19,7 @@ from hflray.models.problem import Problem
 from hflray.training.exchange import Version
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.local import DeviceHost
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 from tests.training.rounds import task_of
 
 KERNELS = ("fused", "channels_last", "eager", "batched")
@@ -55,12 +49,12 @@ def cpu_s(call: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def table(kernels: list[str], turns: int, devices: int, samples: int) -> Table:
+def table(kernels: Sequence[str] = KERNELS, turns: int = 5, devices: int = 4, samples: int = 600) -> Table:
     """Measure kernels in turn."""
     columns = [("row", "kernel", ""), ("train", "an edge iteration, s", ".3f"), ("losses", "losses, s", ".4f"),
                ("share", "losses in a round", ".2%")]  # fmt: skip
     title = f"losses of {devices} devices of {samples} samples; L = 5, Q = {EDGE_ITERATIONS}, one thread, CPU time"
-    result = Table(title, columns, [], key="losses/kernels")
+    result = Table("losses/kernels", title, columns)
     data, group = noise(devices, samples), tuple(range(devices))
     task = task_of(1, 0, fraction_bits(devices * samples), (group,))
     model = init_vector(build(PROBLEM), np.random.default_rng(1))
@@ -77,24 +71,6 @@ def table(kernels: list[str], turns: int, devices: int, samples: int) -> Table:
     for name, pairs in seconds.items():
         train, losses = (statistics.median(column) for column in zip(*pairs, strict=True))
         share = statistics.median(loss / (EDGE_ITERATIONS * trained) for trained, loss in pairs)
-        result.rows.append({"row": name, "train": train, "losses": losses, "share": share})
+        result.add(name, train=train, losses=losses, share=share)
         result.ratios[f"{name}, a round's training over its losses"] = 1 / share
     return result
-
-
-def main() -> None:
-    """Print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--kernels", default=",".join(KERNELS))
-    parser.add_argument("--turns", type=int, help="default 5; quick 2")
-    options = parser.parse_args()
-    size = (2, 200) if options.quick else (4, 600)
-
-    def tables() -> Iterator[Table]:
-        yield table(options.kernels.split(","), options.turns or (2 if options.quick else 5), *size)
-
-    publish(tables(), options.json)
-
-
-if __name__ == "__main__":
-    main()

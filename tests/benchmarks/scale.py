@@ -1,6 +1,4 @@
-"""Fleets from 100 to 1,000,000 devices: seconds of each step against N, the exponent, and the plot. ``make bench``.
-
-    python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER] [--only steps|exponents]
+"""Fleets from 100 to 1,000,000 devices: seconds of each step against N, and the exponent.
 
 A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain reads all
 H × M links, which are N² / 10,000; the other steps read a fixed number per device. The exponent is the slope of
@@ -16,27 +14,20 @@ from __future__ import annotations
 
 import resource
 import statistics
-import sys
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
-import matplotlib
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
-matplotlib.use("Agg")
 COMPARED = 10_000  # ratios are stored from this N on; calls are too short below it
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
 Answer = TypeVar("Answer")
@@ -110,11 +101,11 @@ def spent(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def exponents(scale: float = 1.0) -> Table:
-    """Measure the exponents of seconds and memory against each of N, H and M, the other two as in `BASE`."""
+    """Measure the exponents of seconds and memory against N, H and M, the others as in `BASE`, all times `scale`."""
     columns = [("row", "step", ""), ("seconds", "s", ".4f"), ("memory", "MB", ".1f")]
     columns += [(f"{of} {name}", f"{of}, {name}", ".2f") for of in ("time", "memory") for name in VARIED]
     base = ", ".join(f"{name} = {round(size * scale):,}" for name, size in BASE.items())
-    result = Table(f"exponents of time and memory, from {base}", columns, [], key="scale/exponents")
+    result = Table("scale/exponents", f"exponents of time and memory, from {base}", columns)
     # Of each step its seconds and MB, by what is varied.
     measured: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in STEPS}
     for varied, sizes in VARIED.items():
@@ -123,78 +114,40 @@ def exponents(scale: float = 1.0) -> Table:
             for name, call in steps_of(counts["N"], counts["H"], counts["M"]).items():
                 measured[name].setdefault(varied, []).append(spent(call))
     for name, by in measured.items():
-        row: dict[str, object] = {"row": name, "seconds": by["H"][1][0], "memory": by["H"][1][1]}
+        row: dict[str, float] = {"seconds": by["H"][1][0], "memory": by["H"][1][1]}
         for varied, pairs in by.items():
             for of, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
                 slope = float(np.polyfit(np.log(VARIED[varied]), np.log(np.maximum(values, 1e-9)), 1)[0])
                 row[f"{of} {varied}"] = result.facts[f"{of} of {name} against {varied}"] = slope
-        result.rows.append(row)
+        result.add(name, **row)
     ranges = "; ".join(f"{name}: {', '.join(f'{round(size * scale):,}' for size in VARIED[name])}" for name in VARIED)
     result.notes.append(f"one is varied at a time ({ranges}); an exponent is a slope over three sizes")
     return result
 
 
-def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
-    """Draw seconds against N, both logarithmic, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.subplots()
-    for name in STEPS:
-        axes.loglog(sizes, seconds[name], marker="o", label=name)
-    axes.set(xlabel="devices N (a tenth scheduled, N / 1,000 edges)", ylabel="s", title="Time of a round's decisions")
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
-def table(largest: int, folder: Path) -> Table:
-    """Measure fleets of up to `largest` devices, and write scale.png to `folder`."""
+def steps(largest: int = 1_000_000) -> Table:
+    """Measure fleets of up to `largest` devices."""
     sizes = [10**power for power in range(2, 7) if 10**power <= largest]
     measure(20_000)  # compile the kernels
     measure(50_000)  # compile the search of large rounds
     columns = [
-        ("row", "N", ""),
-        *((name, f"{name}, s", ".4f") for name in STEPS),
-        ("below", "below best gain", ".1%"),
+        ("row", "N", ""), *((name, f"{name}, s", ".4f") for name in STEPS), ("below", "below best gain", ".1%"),
         ("residual", "residual", ".0e"),
-    ]
-    result = Table("seconds of a round's decisions against the size of the fleet", columns, [], key="scale/steps")
-    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    ]  # fmt: skip
+    result = Table("scale/steps", "seconds of a round's decisions against the size of the fleet", columns)
     for size in sizes:
         loop_s = yardstick_s()
         turns = [measure(size, seed) for seed in range(3 if size <= 100_000 else 1)]
-        for name in STEPS:
-            seconds[name].append(statistics.median(spent[name] for spent, _, _ in turns))
-            if size >= COMPARED:
-                result.ratios[f"{name}, N = {size:,}"] = loop_s / seconds[name][-1]
-        row: dict[str, object] = {"row": f"{size:,}", "below": turns[0][1], "residual": max(turn[2] for turn in turns)}
-        result.rows.append(row | {name: seconds[name][-1] for name in STEPS})
+        seconds = {name: statistics.median(spent[name] for spent, _, _ in turns) for name in STEPS}
+        result.add(f"{size:,}", below=turns[0][1], residual=max(turn[2] for turn in turns), **seconds)
+        if size >= COMPARED:
+            result.ratios |= {f"{name}, N = {size:,}": loop_s / seconds[name] for name in STEPS}
     if len(sizes) >= 3:
-        slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS}
+        last = result.rows[-3:]
+        slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log([row[name] for row in last]), 1)[0] for name in STEPS}
         result.facts |= {f"exponent, {name}": float(slope) for name, slope in slopes.items()}
         result.notes.append("exponents: " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items()))
-    plot(sizes, seconds, folder / "scale.png")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
     result.facts["peak_gib"] = peak
-    result.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
-    result.notes.append("ratios: calls in the time of a bare loop")
+    result.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; ratios: calls in the time of a bare loop")
     return result
-
-
-def main() -> None:
-    """Print the table, and write scale.png."""
-    parser = arguments(__doc__)
-    parser.add_argument("--largest", type=lambda text: int(float(text)), help="default 1,000,000; quick 10,000")
-    parser.add_argument("--out", type=Path, help="folder of scale.png; default: a new temporary one")
-    parser.add_argument("--only", choices=("steps", "exponents"), help="one of the two tables")
-    options = parser.parse_args()
-    folder = options.out or Path(tempfile.mkdtemp(prefix="hflray-scale-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    largest = options.largest or (10_000 if options.quick else 1_000_000)
-    tables = {"steps": lambda: table(largest, folder), "exponents": lambda: exponents(0.1 if options.quick else 1.0)}
-    publish((tables[name]() for name in tables if options.only in (None, name)), options.json)
-
-
-if __name__ == "__main__":
-    main()

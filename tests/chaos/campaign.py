@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,9 +21,7 @@ import psutil
 from hflray.tracking.mlflow import make_database
 from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
-from tests.chaos.fault import Fault
-from tests.chaos.moment import Moment, Timeline
-from tests.chaos.place import family, kin, processes
+from tests.chaos.fault import Fault, Moment, Timeline, family, kin, processes
 from tests.chaos.shim import Shim, build
 from tests.chaos.sweep import NAME, TEXT, Sweep, steps
 from tests.servers import MlflowServer
@@ -79,14 +78,6 @@ def read_log(path: Path) -> list[Outcome]:
             content = json.loads(line)
             outcomes.append(Outcome(**(content | {"fault": Fault(**content["fault"])})))
     return outcomes
-
-
-def clean_log(path: Path) -> None:
-    """Take a line that a kill has cut off out of the log."""
-    if path.exists():
-        scratch = path.with_suffix(".part")
-        scratch.write_text("".join(f"{outcome.line()}\n" for outcome in read_log(path)), encoding="utf-8")
-        scratch.replace(path)
 
 
 class Campaign:
@@ -203,11 +194,6 @@ class Campaign:
         return self._server
 
 
-def patience_s(start_s: float) -> float:
-    """Return after how many seconds without a new round a command has hung, given how long a start took until one."""
-    return max(PATIENCE_S, 2 * start_s)
-
-
 def made(sweep: Sweep) -> int:
     """Return how many rounds the trials of a sweep have made together."""
     return sum(last for last, _ in sweep.progress().values())
@@ -293,7 +279,7 @@ class Run:
             self._made, self._progress_s = count, now
         if self._struck_s is not None and steps(self._before, self._state):
             self._outcome.recovery_s, self._struck_s = round(now - self._struck_s, 2), None
-        if code is None and now - self._progress_s > patience_s(self.start_s):
+        if code is None and now - self._progress_s > max(PATIENCE_S, 2 * self.start_s):
             self.problems.append("a command hung and was ended")
             for process in family(self._process.pid):
                 with suppress(psutil.Error):
@@ -478,3 +464,76 @@ def signal_name(code: int | None) -> str:
     if code is None:
         return "hung"
     return signal.Signals(-code).name if code < 0 else str(code)
+
+
+# ---- the report
+
+ORDER = (kinds.KILL, kinds.CUT, kinds.STOP, kinds.CLOCK, kinds.FULL, kinds.TWO)
+
+
+def row(name: str, place: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return a row of the table: counts, and the seconds of recovery of the faults that came."""
+    hits = [outcome for outcome in outcomes if outcome.hit]
+    times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
+    return {
+        "kind": name,
+        "place": place,
+        "faults": len(hits),
+        "nothing_lost": sum(not outcome.lost for outcome in hits),
+        "lost": sum(bool(outcome.lost) for outcome in hits),
+        "median_s": round(statistics.median(times_s), 1) if times_s else None,
+        "max_s": round(max(times_s), 1) if times_s else None,
+    }
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    """Return the rows by kind and place, and at the end those of all kills and of all faults."""
+    table = []
+    for kind in ORDER:
+        places = sorted({outcome.fault.place for outcome in outcomes if outcome.fault.kind == kind})
+        for place in places:
+            some = [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
+            table.append(row(kind, place, some))
+    table.append(row("all kills", "", [outcome for outcome in outcomes if outcome.fault.kills]))
+    table.append(row("all faults", "", outcomes))
+    return table
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """Return the report as Markdown."""
+    lines = [
+        "| fault | place | times | nothing lost | lost | recovery, median | recovery, longest |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for entry in rows(outcomes):
+        if not entry["faults"]:
+            continue
+        times = [f"{value} s" if value is not None else "–" for value in (entry["median_s"], entry["max_s"])]
+        cells = [entry["kind"], entry["place"], entry["faults"], entry["nothing_lost"], entry["lost"], *times]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    hits = [outcome for outcome in outcomes if outcome.hit]
+    inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
+    kills = sum(outcome.fault.kills for outcome in hits)
+    lines += [
+        "",
+        f"{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
+        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere.",
+    ]
+    for outcome in outcomes:
+        for line in outcome.lost:
+            lines.append(f"* fault {outcome.fault.number} ({outcome.fault.kind}, {outcome.fault.place}): {line}")
+    notes: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        for note in outcome.notes:
+            notes.setdefault(note, []).append(outcome.fault.number)
+    lines += [f"* {note}: {len(numbers)} times (faults {numbers})" for note, numbers in sorted(notes.items())]
+    return "\n".join(lines) + "\n"
+
+
+def write(outcomes: Sequence[Outcome], log: Path) -> list[Path]:
+    """Write the report beside the log, as Markdown and as JSON; return the paths."""
+    text, data = log.with_suffix(".md"), log.with_suffix(".json")
+    text.write_text(markdown(outcomes), encoding="utf-8")
+    content = {"rows": rows(outcomes), "outcomes": [asdict(outcome) for outcome in outcomes]}
+    data.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    return [text, data]

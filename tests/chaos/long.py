@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from tests.chaos.place import processes
+from tests.chaos.fault import processes
 from tests.chaos.sweep import ROOT
 
 EVERY_S = 3.0

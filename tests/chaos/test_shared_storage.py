@@ -19,7 +19,7 @@ from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal
 from hflray.tune.storage import Storage
 from tests.chaos.comparison import Reference, differences
-from tests.chaos.place import family
+from tests.chaos.fault import family
 from tests.chaos.sweep import ALONE, NAME, ROOT
 from tests.chaos.sweep import ROUNDS as BASE_ROUNDS
 from tests.servers import mlflow_server

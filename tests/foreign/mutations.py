@@ -8,7 +8,7 @@ import json
 import random
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,44 +173,39 @@ def in_zip(path: Path, change: Any, rng: random.Random, ending: str) -> str:
     return f"{name}: {what}"
 
 
+def with_policy(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:
+    """Let a function change a policy's header and tensors, write them with a checksum that fits; return its answer."""
+    import torch
+
+    from hflray.assignment.policy import _digest
+
+    with safe_open(path, framework="np") as reader:
+        head = json.loads(reader.metadata()["hflray_policy"])
+        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
+    answer = change(head, tensors)
+    text, whole = json.dumps(head), {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    digest_ = _digest(text, {name: torch.as_tensor(tensor) for name, tensor in whole.items()})
+    path.write_bytes(as_safetensors(whole, {"hflray_policy": text, "sha256": digest_}))
+    return answer
+
+
 def swapped_policy(path: Path, rng: random.Random) -> str:
     """Swap a value of a policy's header, or a tensor, with a checksum that fits."""
-    import torch
 
-    from hflray.assignment.policy import _digest
+    def change(head: dict[str, Any], tensors: dict[str, Any]) -> str:
+        if rng.random() < 0.3:
+            name = rng.choice(sorted(tensors))
+            odd = rng.choice((np.zeros(3, np.float32), np.zeros((0, 2), np.float64),
+                              np.full(tensors[name].shape, np.nan), tensors[name].astype(np.int32),
+                              tensors[name].ravel()))  # fmt: skip
+            tensors[name] = odd
+            return f"{name}: {odd.dtype} {odd.shape}"
+        changed, what = swap(head, rng)
+        head.clear()
+        head.update(changed if isinstance(changed, dict) else {"": changed})
+        return what
 
-    with safe_open(path, framework="np") as reader:
-        head = json.loads(reader.metadata()["hflray_policy"])
-        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-    if rng.random() < 0.3:
-        name = rng.choice(sorted(tensors))
-        odd = rng.choice((np.zeros(3, np.float32), np.zeros((0, 2), np.float64), np.full(tensors[name].shape, np.nan),
-                          tensors[name].astype(np.int32), tensors[name].ravel()))  # fmt: skip
-        tensors[name], what = odd, f"{name}: {odd.dtype} {odd.shape}"
-    else:
-        head, what = swap(head, rng)
-    text = json.dumps(head)
-    metadata = {
-        "hflray_policy": text,
-        "sha256": _digest(text, {name: torch.as_tensor(np.ascontiguousarray(each)) for name, each in tensors.items()}),
-    }
-    path.write_bytes(as_safetensors({name: np.ascontiguousarray(each) for name, each in tensors.items()}, metadata))
-    return what
-
-
-def with_head(path: Path, change: Any) -> None:
-    """Change a policy's header by a function of it, with a checksum that fits."""
-    import torch
-
-    from hflray.assignment.policy import _digest
-
-    with safe_open(path, framework="np") as reader:
-        head = json.loads(reader.metadata()["hflray_policy"])
-        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-    change(head)
-    text = json.dumps(head)
-    digest_ = _digest(text, {name: torch.as_tensor(each) for name, each in tensors.items()})
-    path.write_bytes(as_safetensors(tensors, {"hflray_policy": text, "sha256": digest_}))
+    return str(with_policy(path, change))
 
 
 def swapped_npz(path: Path, rng: random.Random) -> str:
