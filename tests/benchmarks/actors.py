@@ -1,30 +1,21 @@
 """The overhead of the actors, and the gain of a GPU.
 
-noop        a round without training: 1,000 devices on 2 actors; 20 devices with an actor each
-memory      memory of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
-clustering  Algorithm 2 with the mini model on all 100 devices, on 2 actors
-gpu         50 devices trained at once, compared with a sequential loop on the same GPU; skipped without a GPU
-
-Fashion-MNIST is read from $HFLRAY_DATA; without it, noise of its shape and size is used.
+noop  a round without training: 1,000 devices on 2 actors; 20 devices with an actor each
+gpu   50 devices trained at once, compared with a sequential loop on the same GPU; skipped without a GPU
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from hflray.config import ExperimentConfig, load_config
 from hflray.cost import Schedule
-from hflray.experiment import Experiment
 from hflray.models import MINI, build_model, init_vector, load_vector
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
@@ -36,15 +27,6 @@ from tests.benchmarks._report import Table
 from tests.training.test_local import make_data, make_job
 
 PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations of the forward pass and all gradients except the images'
-
-
-def paper(*overrides: str) -> ExperimentConfig:
-    """Return the paper's setting on Fashion-MNIST, or on noise of its shape."""
-    data = ["data.name=synthetic", "data.samples_per_device=[400, 700]"]
-    folder = os.environ.get("HFLRAY_DATA")
-    if folder and (Path(folder) / "fashion_mnist.npz").is_file():
-        data = ["data.name=fashion_mnist", f"data.root={folder}"]
-    return load_config(None, [*data, "scheduling.name=fedavg", "assignment.name=geographic", *overrides])
 
 
 def without_training(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[float, float, float]:
@@ -76,61 +58,6 @@ def noop(sizes: Sequence[tuple[int, int, float]] = ((1000, 2, 1.0), (20, 20, 0.1
         table.add(name, median_ms=1e3 * median_s, best_ms=1e3 * best_s, first_s=ready_s)
         table.ratios[name] = (loop_s + yardstick_s()) / 2 / median_s
     table.notes.append("ratios: rounds in the time of a bare loop")
-    return table
-
-
-def memory_mb(pid: int) -> tuple[float, float]:
-    """Return the proportional set size (shared pages divided) and the resident set size of a process, MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    sizes = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
-    return sizes["Pss:"], sizes["Rss:"]
-
-
-def about_actors(experiment: Experiment) -> list[tuple[int, Any]]:
-    """Return what each device actor of an experiment says about itself, the id of its process first."""
-    import ray
-
-    assert isinstance(experiment.hierarchy, RayHierarchy)
-    return list(ray.get([actor.about.remote() for actor in experiment.hierarchy.pool.devices]))
-
-
-def memory(scheduled: int = 20) -> Table:
-    """Measure the memory of the device actors after two rounds; with an actor each, so many devices are scheduled."""
-    columns = [("row", "", ""), ("actors", "actors", "d"), ("pss_mb", "MB of each at most", ".0f"),
-               ("rss_mb", "resident, MB", ".0f")]  # fmt: skip
-    table = Table("actors/memory", "memory of the device actors, after two rounds", columns)
-    start_ray(2)
-    settings = {
-        "2 actors": ("training.num_actors=2",),
-        "an actor each": ("training.devices_per_actor=1", f"scheduling.num_scheduled={scheduled}"),
-    }
-    for name, overrides in settings.items():
-        config = paper("training.local_iterations=1", "training.edge_iterations=1", *overrides)
-        with Experiment(config) as experiment:
-            for _ in range(2):
-                experiment.run_round()
-            sizes = [memory_mb(pid) for pid, _ in about_actors(experiment)]
-        pss, rss = (max(column) for column in zip(*sizes, strict=True))
-        table.add(name, actors=len(sizes), pss_mb=pss, rss_mb=rss)
-    return table
-
-
-def clustering(devices: int = 100) -> Table:
-    """Measure Algorithm 2 after the actors have started."""
-    columns = [("row", "", ""), ("s", "s on 2 actors", ".1f"), ("ari", "ARI", ".2f")]
-    table = Table("actors/clustering", "clustering all devices", columns)
-    start_ray(2)
-    sizes = (f"fleet.num_devices={devices}", f"scheduling.num_scheduled={devices // 2}")
-    for name in ("ikc", "vkc"):
-        loop_s = yardstick_s()
-        with Experiment(paper(f"scheduling.name={name}", *sizes)) as experiment:
-            about_actors(experiment)
-            begin = time.perf_counter()
-            experiment.cluster()
-            seconds = time.perf_counter() - begin
-            table.add(name, s=seconds, ari=experiment.clustering["ari"])
-        table.ratios[name] = (loop_s + yardstick_s()) / 2 / seconds
-    table.notes.append("ratios: clusterings in the time of a bare loop")
     return table
 
 

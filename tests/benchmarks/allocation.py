@@ -17,9 +17,6 @@ import dataclasses
 import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -31,14 +28,13 @@ from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.batch import TOL, solve_batch
 from hflray.allocation.instance import EdgeProblem
 from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Setting, Solution
-from hflray.allocation.kernels.edge import BISECTED, solve_edge
+from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.training.machine import available_cpus
-from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
-from tests.benchmarks._bare import yardstick_s
+from tests.allocation.instances import ALPHA, BITS
 from tests.benchmarks._report import Table, conditions
 
 WORK = Workload(model_bits=BITS)
@@ -82,27 +78,6 @@ def check_objectives(mine: np.ndarray, reference: np.ndarray, above: float, belo
             f"{least:.1e} to {most:.1e}, accepted: {-below:.0e} to {above:.0e}: no comparison"
         )
     return least, most
-
-
-def first_compile() -> tuple[float, str]:
-    """Return the seconds of the first allocation in a new process with an empty cache, and its message."""
-    code = (
-        "import numpy as np, time\n"
-        "from hflray.fleet import *; from hflray.cost import Workload; from hflray.allocation import allocate_round\n"
-        "import hflray.allocation.newton\n"
-        "f = sample_fleet(FleetConfig(), np.random.default_rng(0))\n"
-        "t = time.perf_counter(); allocate_round(f, Workload(model_bits=1e6), np.arange(50), f.gain[:50].argmax(1))\n"
-        "print(time.perf_counter() - t)\n"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"NUMBA_CACHE_DIR": folder},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    return float(run.stdout), run.stderr.strip().replace(folder, "DIR")
 
 
 def moved(problems: Sequence[EdgeProblem]) -> list[EdgeProblem]:
@@ -326,46 +301,3 @@ def speed(threads: int, edges: int = 200, repeats: int = 5, batch: int = 20_000)
     ]
     surroundings.note(table)
     return table
-
-
-def hard(instances: int = 20_000) -> Table:
-    """Measure residuals, evaluations and time of hard random instances, on all cores in batches of 2,000."""
-    rng, counts, done, spent = np.random.default_rng(1), list[np.ndarray](), 0, 0.0
-    worst = over = 0.0
-    loop_s = yardstick_s()
-    while done < instances:
-        problems = [random_edge(rng) for _ in range(min(2000, instances - done))]
-        start = time.perf_counter()
-        answer, bounds = solve_all(problems)
-        spent += time.perf_counter() - start
-        worst = max(worst, float(answer.residual.max()))
-        used = np.add.reduceat(answer.feasible.bandwidth_hz, bounds[:-1])
-        over = max(over, float(np.max(used / [problem.bandwidth_hz for problem in problems] - 1.0)))
-        counts.append(answer.evaluations)
-        done += len(problems)
-    count = np.concatenate(counts)
-    facts = {
-        "instances": done, "kkt_residual": worst, "bandwidth_over": over,
-        "evaluations": float(np.median(count % BISECTED)), "evaluations_most": int((count % BISECTED).max()),
-        "bisected": float((count >= BISECTED).mean()), "ms": 1e3 * spent / done,
-    }  # fmt: skip
-    return Table(
-        "allocation/hard instances",
-        f"allocation, {done:,} hard instances (n 1 to 200, λ 1e-4 to 1e4, gains over 120 dB)",
-        facts=facts,
-        notes=[", ".join(f"{name} {value:.3g}" for name, value in facts.items())],
-        ratios={"instances in the time of a bare loop": loop_s / (spent / done)},
-    )
-
-
-def first() -> Table:
-    """Measure the first allocation of a process with an empty cache."""
-    loop_s = yardstick_s()
-    seconds, message = first_compile()
-    return Table(
-        "allocation/first call",
-        "allocation, first call with an empty cache",
-        facts={"s": seconds},
-        notes=[f"{seconds:.1f} s{'; ' + message if message else ''}"],
-        ratios={"first calls in the time of a bare loop": loop_s / seconds},
-    )

@@ -19,18 +19,35 @@ import torch
 
 from hflray.cost import Schedule
 from hflray.models import build, init_vector
-from hflray.training.job import LocalJob
+from hflray.models.problem import Problem
+from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask, TrainingState
 from tests.benchmarks._report import Table
-from tests.benchmarks.losses import PROBLEM, noise
 
+SHAPE, CLASSES = (1, 28, 28), 10
+PROBLEM = Problem(SHAPE, CLASSES)
 # FedProx pulls from the first step on, but by a hundredth of what the weights have moved.
 RULES = {"sgd": 0.0, "fedprox": 5e-2, "scaffold": 1e-5, "mtgc": 1e-5}
 COMPARED = 64  # samples of a device, one batch, in the comparison of the rules
 KERNELS = ("fused", "channels_last")
 AGGREGATORS = ("mean", "median")
+
+
+def noise(devices: int, samples: int) -> DeviceData:
+    """Return random images and labels."""
+    rng, count = np.random.default_rng(0), devices * samples
+    return DeviceData(
+        x=rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8),
+        y=rng.integers(0, CLASSES, count),
+        index=np.arange(count),
+        offsets=np.arange(0, count + 1, samples),
+        x_test=np.empty((0, *SHAPE), dtype=np.uint8),
+        y_test=np.empty(0, dtype=np.int64),
+        channel_mean=np.array([0.3], dtype=np.float32),
+        channel_std=np.array([0.3], dtype=np.float32),
+    )
 
 
 class Turns:

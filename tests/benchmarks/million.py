@@ -12,24 +12,35 @@ process tree with one experiment alone, in its own process.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
 
+from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table
-from tests.benchmarks.actors import memory_mb, paper
 from tests.benchmarks.world import EVERYTHING, PARTS
 
 THERE = "world.availability={name: markov, options: {mean_on_s: 60000, mean_off_s: 600}}"
 LIVING = (*(part for part in EVERYTHING if part not in PARTS["availability (markov)"]), THERE)
+
+
+def paper(*overrides: str) -> ExperimentConfig:
+    """Return the paper's setting on Fashion-MNIST, or on noise of its shape."""
+    data = ["data.name=synthetic", "data.samples_per_device=[400, 700]"]
+    folder = os.environ.get("HFLRAY_DATA")
+    if folder and (Path(folder) / "fashion_mnist.npz").is_file():
+        data = ["data.name=fashion_mnist", f"data.root={folder}"]
+    return load_config(None, [*data, "scheduling.name=fedavg", "assignment.name=geographic", *overrides])
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ def alone(setting: Setting, num_devices: int) -> float:
         for record in run:
             records.append(record)
             family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-            largest_mb = max(largest_mb, sum(memory_mb(process.pid)[0] for process in family))
+            largest_mb = max(largest_mb, sum(process.memory_full_info().pss for process in family) / 2**20)
         check(run, records)
     return largest_mb
 

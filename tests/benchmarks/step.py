@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training.kernels import Kernel, KernelName, Precision, suitable
 from tests.benchmarks._kernels import sample_kernel
 from tests.benchmarks._report import Table
@@ -59,7 +60,7 @@ def shares(kernel: Kernel) -> dict[str, float]:
 def table(model: str, names: Sequence[str] | None, turns: int) -> Table:
     """Measure the kernels of a network in turn."""
     torch.set_num_threads(1)
-    problem = PROBLEMS[model]
+    problem = PROBLEMS.get(model) or Problem((1, 28, 28), 10, model=ModelSpec(model))
     kernels = {
         (name, precision): sample_kernel(cast(KernelName, name), problem, BATCH, precision)
         for precision in cast(tuple[Precision, ...], ("float32", "bf16"))

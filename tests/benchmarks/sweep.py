@@ -6,8 +6,6 @@
 * ``share``: the same with the paper's fleet, schedule and model on Fashion-MNIST (N = 100, H = 30; needs $HFLRAY_DATA)
   and L = Q = 1, where the time between the rounds' own phases is not lost in noise; then its share of one round with
   L = Q = 5, which takes most of a minute.
-* ``many``: many trials of two rounds on little data, which reuse processes, and a tenth of them without reuse; the
-  driver's memory while they end.
 * ``servers``: a sweep with a quick MLflow server, one that answers after 2 s, one that answers "500" as with a full
   disk, and none.
 
@@ -27,20 +25,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import yaml
 
 from hflray.experiment import Experiment
 from hflray.sweep import expand, load_sweep
-from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Processes, Table
+from tests.benchmarks._report import Table
 from tests.servers import mlflow_server
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +56,6 @@ STEADY: dict[str, Any] = LITTLE | {
     "data": {"name": "synthetic", "samples_per_device": [360, 360]},
     "training": LITTLE["training"] | {"local_iterations": 2},
 }
-FROM, TO = 0.2, 0.95  # fractions of the trials between which the slope of the driver's memory is fitted
-SEEN = (0.1, FROM, 0.5, TO)
 
 
 @dataclass
@@ -84,32 +77,20 @@ class Rounds:
             self.between_s.append(after - before - own)
 
 
-def write(folder: Path, experiment: dict[str, Any], **sections: object) -> None:
+def write(folder: Path, experiment: dict[str, Any]) -> None:
     """Write a sweep file into a folder, which is made."""
     folder.mkdir(exist_ok=True)
-    (folder / "bench.yaml").write_text(yaml.dump({"name": "bench", "experiment": experiment, **sections}))
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start the sweep of a folder in its own process."""
-    command = [sys.executable, "-m", "hflray.tune", "bench.yaml", "-q", *arguments]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
+    (folder / "bench.yaml").write_text(yaml.dump({"name": "bench", "experiment": experiment}))
 
 
 def run(folder: Path, experiment: dict[str, Any], *arguments: str) -> list[dict[str, Any]]:
     """Run a sweep of one trial in a folder, and return its journal."""
     write(folder, experiment)
-    if start(folder, *arguments).wait():
-        raise SystemExit("the sweep failed")
-    (lines,) = journals(folder)
-    return lines
-
-
-def journals(folder: Path) -> list[list[dict[str, Any]]]:
-    """Return the journals of the trials of a folder's sweep."""
-    paths = folder.glob("hflray_results/bench-*/journal/*.jsonl")
-    return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+    command = [sys.executable, "-m", "hflray.tune", "bench.yaml", "-q", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True)
+    (journal,) = folder.glob("hflray_results/bench-*/journal/*.jsonl")
+    return [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
 
 
 def stamps(lines: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
@@ -171,52 +152,6 @@ def share(rounds: int = 10) -> Table:
     of_whole = result.facts["more_s"] / whole_s
     result.key, result.facts = "sweep/share", result.facts | {"whole_s": whole_s, "share_of_whole": of_whole}
     result.notes.append(f"a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {of_whole:+.2%} to it")
-    return result
-
-
-def run_many(folder: Path, trials: int, reuse: bool) -> dict[str, Any]:
-    """Run a sweep of many trials; return their speed, CPU seconds, and the driver's memory while they end."""
-    write(folder, LITTLE | {"max_rounds": 2}, sweep={"seed": {"grid": list(range(trials))}}, tune={"reuse": reuse})
-    process, begin, marks = start(folder), time.perf_counter(), list[tuple[int, float]]()
-    driver, processes = psutil.Process(process.pid), Processes(process.pid)
-    while process.poll() is None:
-        ends = [path.read_bytes().rpartition(b"\n{")[2] for path in folder.glob("hflray_results/*/journal/*.jsonl")]
-        with suppress(psutil.Error):  # the process is ending
-            marks.append((sum(b'"end"' in line for line in ends), driver.memory_info().rss / 2**20))
-        cpu_s = processes.look()
-        time.sleep(0.5)
-    if process.returncode:
-        raise SystemExit("the sweep failed")
-    times = [stamps(lines)[0] for lines in journals(folder)]
-    row: dict[str, Any] = {
-        "trials": trials, "wall_s": time.perf_counter() - begin, "cpu_s": cpu_s / trials,
-        "per_s": (trials - 1) / (max(ends[-1] for ends in times) - min(ends[0] for ends in times)),
-    }  # fmt: skip
-    enough = trials >= 20
-    for part in SEEN:
-        seen = [mb for count, mb in marks if count >= part * trials]
-        row[f"mb_{round(100 * part)}"] = seen[0] if enough and seen else None
-    line = [mark for mark in marks if FROM * trials <= mark[0] <= TO * trials]
-    row["kb_a_trial"] = 1e3 * float(np.polyfit(*zip(*line, strict=True), 1)[0]) if enough else None
-    return row
-
-
-def many(trials: int = 200) -> Table:
-    """Measure many short trials that reuse processes, and a tenth of them without reuse."""
-    columns = [
-        ("row", "", ""), ("trials", "trials", "d"), ("per_s", "trials/s", ".2f"), ("wall_s", "s in all", ".0f"),
-        ("cpu_s", "CPU s a trial", ".2f"),
-        *((f"mb_{round(100 * part)}", f"driver's MB after {part:.0%}", ".0f") for part in SEEN),
-        ("kb_a_trial", f"kB a trial from {FROM:.0%} to {TO:.0%}", "+.0f"),
-    ]  # fmt: skip
-    result = Table("sweep/many trials", "many trials of two short rounds", columns)
-    settings = {"processes used again": (trials, True), "a process for each trial": (max(4, trials // 10), False)}
-    for name, (count, reuse) in settings.items():
-        loop_s = yardstick_s()
-        with tempfile.TemporaryDirectory(prefix="hflray-sweep-") as folder:
-            result.add(name, **run_many(Path(folder), count, reuse))
-        result.ratios[name] = result.rows[-1]["per_s"] * (loop_s + yardstick_s()) / 2
-    result.notes.append("ratios: trials in the time of a bare loop")
     return result
 
 

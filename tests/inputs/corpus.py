@@ -67,7 +67,7 @@ def encrypted() -> bytes:
     """Return a data file that marks every array as encrypted, in the directory and at the array."""
     content = archive()
     for head, flags in ((rb"PK\x01\x02", 8), (rb"PK\x03\x04", 6)):
-        content = re.sub(rb"(?s)(%s.{%d})." % (head, flags - 4), rb"\1\x01", content)
+        content = re.sub(rb"(?s)(%s.{%d})." % (head, flags - 4), lambda match: match[1] + b"\x01", content)
     assert zipfile.is_zipfile(io.BytesIO(content))
     return content
 

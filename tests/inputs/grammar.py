@@ -1,20 +1,17 @@
-"""Seeded mutations of what a user gives to the command: sweep files, overrides, data files, and paths.
+"""Seeded mutations of what a user gives to the command: sweep files, overrides and paths.
 
 A case is a function of the seed and its number, so that a defect can be repeated: ``python -m tests.inputs --only 12``.
 """
 
 from __future__ import annotations
 
-import io
 import random
-import re
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from pydantic import BaseModel
 
@@ -244,85 +241,6 @@ def override(rng: random.Random, number: int) -> Case:
     return Case(number, "override", change, ("small.yaml", "--dry-run", *arguments), files)
 
 
-def arrays(rng: random.Random, shape: tuple[int, ...] = (16, 16)) -> dict[str, Any]:
-    numbers = np.random.default_rng(rng.randrange(2**32))
-    return {
-        "x_train": numbers.integers(0, 256, (300, *shape), dtype=np.uint8),
-        "y_train": np.arange(300) % 10,
-        "x_test": numbers.integers(0, 256, (50, *shape), dtype=np.uint8),
-        "y_test": np.arange(50) % 10,
-    }
-
-
-def _array(rng: random.Random, array: Any) -> tuple[Any, str]:
-    kinds = ("float16", "float64", "int8", "uint16", "bool", "complex64", "object", "U5", "datetime64[s]", ">i4")
-    kind, flat = rng.choice(kinds), array.astype("float64")
-    place = rng.randrange(flat.size)
-    value = rng.choice((np.nan, np.inf, -1.0, 256.0, 1e308, 0.5, 2.0**40, 11.0))
-    flat.flat[place] = value
-    return rng.choice(
-        (
-            (array.astype(kind), f"type {kind}"),
-            (flat, f"one value is {value}"),
-            (flat.astype(array.dtype), f"one value is {value}, in the same type"),
-            (array[: rng.randrange(len(array))], "fewer rows"),
-            (array[..., None], "one more dimension"),
-            (array.reshape(-1), "flat"),
-            (array[0], "one row"),
-            (np.array(7), "a number"),
-            (array / 255.0, "scaled to 1"),
-            (np.repeat(array, 3, axis=-1), "wider"),
-            (array[:, None], "another dimension"),
-            (np.zeros((0, *array.shape[1:]), array.dtype), "no rows"),
-            (array[:, ::2, ::2] if array.ndim == 3 else array, "smaller images"),
-            (array.astype([("a", "u1")]), "records"),
-        )
-    )  # fmt: skip
-
-
-def data_file(rng: random.Random, number: int) -> Case:
-    content = arrays(rng, rng.choice(((16, 16), (20, 18), (16, 16, 3))))
-    change = "whole"
-    if rng.random() < 0.6:
-        key = rng.choice(list(content))
-        if rng.random() < 0.15:
-            content.pop(key)
-            change = f"without {key}"
-        else:
-            content[key], change = _array(rng, content[key])
-            change = f"{key}: {change}"
-    buffer = io.BytesIO()
-    rng.choice((np.savez, np.savez_compressed))(buffer, **content)
-    data = buffer.getvalue()
-    if rng.random() < 0.5:
-        data, how = _damage(rng, data)
-        change = f"{change}; {how}"
-    name = rng.choice(("mine.npz", "my data.npz", "été.npz", "a'b.npz", "[x].npz"))
-    arguments = (
-        "small.yaml",
-        "--dry-run",
-        "--set",
-        f"data.name={yaml.safe_dump(name, allow_unicode=True).split(chr(10))[0]}",
-    )
-    return Case(number, "data file", change, arguments, {"small.yaml": SMALL.encode(), name: data})
-
-
-def _damage(rng: random.Random, data: bytes) -> tuple[bytes, str]:
-    """Return a file with some bytes cut, inserted or replaced; half of the time in its first 500 bytes."""
-    place = rng.randrange(min(500, len(data)) if rng.random() < 0.5 else len(data))
-    headers = [match.start() for match in re.finditer(b"\x93NUMPY", data)]
-    if headers and rng.random() < 0.4:  # in the description of an array, which NumPy parses as Python's literals
-        place = rng.choice(headers) + rng.randrange(6, 90)
-    before, after, letter = data[:place], data[place:], rng.choice((b"(", b"9", b"'", b"{", b",", b"O"))
-    changes = {
-        "cut": before, "a letter replaced": before + letter + after[1:], "a byte inserted": before + b"\xa7" + after,
-        "20 bytes replaced": before + rng.randbytes(20) + after[20:], "bytes removed": before + after[30:],
-        "random bytes": rng.randbytes(300), "empty": b"", "bytes appended": data + rng.randbytes(100),
-    }  # fmt: skip
-    change = rng.choice(list(changes))
-    return changes[change], change
-
-
 CONFIGS = (".", "..", "missing.yaml", "/dev/null", "/dev/zero", "/etc", "small.yaml/x", "", " ")
 FOLDERS = ("taken", "taken/x", ".", "..", "missing", "/dev/null", "/dev/null/x", "~nobody_here", "", "a b", "/proc/x")
 RESUMES = ("missing", "../x", "/abs", "*", "**", "[x", "a**b", "", ".", "é", "a\nb")
@@ -349,7 +267,7 @@ def path(rng: random.Random, number: int) -> Case:
     return Case(number, "path", " ".join(argument[:40] for argument in arguments), arguments, files)
 
 
-KINDS = (*(sweep_file,) * 10, *(override,) * 6, *(data_file,) * 3, path)
+KINDS = (*(sweep_file,) * 10, *(override,) * 6, path)
 
 
 def case(seed: int, number: int) -> Case:

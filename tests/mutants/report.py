@@ -1,4 +1,4 @@
-"""docs/mutants.md: the counts by module and every survivor with its judgement.
+"""docs/mutants.md: the counts by module and every survivor that is a gap of the tests.
 
 A judgement is written by hand in ``survivors.yaml``, for the line that the mutant changes and what it becomes. It says
 either that the mutant changes nothing that anyone could notice, and why, or that the tests have a gap.
@@ -61,13 +61,12 @@ def page(session: Session, command: str, date: str, machine: str) -> str:
         places = sum(session.places.values()) if module == "sum" else session.places[module]
         cells = [places, len(of_module), *(of_module.count(kind) for kind in ("killed", *KINDS))]
         lines.append(f"| `{module}` | {' | '.join(map(str, cells))} |")
-    for kind, heading in (("same", "Survivors that change nothing"), ("gap", "Survivors that are gaps of the tests")):
-        lines += ["", f"## {heading}", ""]
-        lines += [
-            f"* `{result.module}`: `{result.was}` → `{result.becomes}`\n  {judge(result, judgements)[1]}"
-            for result in results
-            if kinds[result.name] == kind
-        ] or ["None."]
+    lines += ["", "Survivors that are gaps of the tests:", ""]
+    lines += [
+        f"* `{result.module}`: `{result.was}` → `{result.becomes}`\n  {judge(result, judgements)[1]}"
+        for result in results
+        if kinds[result.name] == "gap"
+    ] or ["None."]
     killed, count = list(kinds.values()).count("killed"), len(results)
     head = INTRODUCTION.format(command=command, date=date, machine=machine, killed=killed, count=count,
                                share=killed / max(1, count), left=len(session.pending()))  # fmt: skip
