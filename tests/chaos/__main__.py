@@ -7,7 +7,7 @@
     python -m tests.chaos --kills 10 --population | --search
     python -m tests.chaos --only 17            # one fault again, in a folder that is kept
 
-Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
+Each outcome is a line of JSON in the log. The report, as Markdown, stands beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos.campaign import CHAIN, Campaign, Outcome, read_log, signal_name, write
+from tests.chaos.campaign import CHAIN, Campaign, Outcome, read_log, report, signal_name
 from tests.chaos.fault import draw
 from tests.chaos.shim import has_compiler
 from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, POPULATION, SEARCH, TEXT
@@ -60,8 +60,8 @@ def main() -> int:
         outcomes = _go_on(campaign, log, options)
     finally:
         campaign.close()
-    for path in write(outcomes, log):
-        print(path)
+    log.with_suffix(".md").write_text(report(outcomes), encoding="utf-8")
+    print(log.with_suffix(".md"))
     return int(any(outcome.lost for outcome in outcomes))
 
 

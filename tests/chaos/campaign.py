@@ -11,7 +11,7 @@ import shutil
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,13 +85,13 @@ class Campaign:
 
     Args:
         folder: everything is below it; the sweeps that lost nothing are removed.
-        say: prints a line.
         text: the sweep file of the sweeps.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print, text: str = TEXT) -> None:
+    def __init__(self, folder: Path, text: str = TEXT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._say, self._text = folder, say, text
+        (folder / TEMPLATE).unlink(missing_ok=True)
+        self.folder, self._text = folder, text
         self._library = build(folder)
         self._server: MlflowServer | None = None
         self._server_shim: Shim | None = None
@@ -106,33 +106,27 @@ class Campaign:
     # ---- the unbroken run
 
     def _unbroken(self) -> tuple[Reference, Timeline]:
-        """Run the sweep without a fault, unless an earlier process has; return what it left, and its course."""
-        reference, course = self.folder / "unbroken.json", self.folder / "course.json"
-        if not course.exists():
-            shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
-            sweep, _ = self._sweep("unbroken")
-            process, begin = sweep.start(), time.monotonic()
-            reached, seen = list[float](), dict[str, tuple[float, float]]()
-            while process.poll() is None:
-                now = time.monotonic() - begin
-                for place in processes(process.pid):
-                    seen[place] = (seen.get(place, (now, now))[0], now)
-                reached += [now] * (made(sweep) - len(reached))
-                time.sleep(POLL_S)
-            if process.returncode:
-                raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
-            end = time.monotonic() - begin
-            unbroken = Reference.of_results(sweep.results)
-            if lines := differences(sweep.results, unbroken, sweep.results / "mlflow.db"):
-                raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
-            unbroken.save(reference)
-            make_database(self.folder / TEMPLATE)
-            course.write_text(json.dumps([reached, end, seen | {"driver": (0.0, end)}]), encoding="utf-8")
-            shutil.rmtree(sweep.folder)
-            self._say(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
-        reached, end, spans = json.loads(course.read_text(encoding="utf-8"))
-        timeline = Timeline(reached, end, {place: (low, high) for place, (low, high) in spans.items()})
-        return Reference.load(reference), timeline
+        """Run the sweep without a fault; return what it left, and its course."""
+        shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
+        sweep, _ = self._sweep("unbroken")
+        process, begin = sweep.start(), time.monotonic()
+        reached, seen = list[float](), dict[str, tuple[float, float]]()
+        while process.poll() is None:
+            now = time.monotonic() - begin
+            for place in processes(process.pid):
+                seen[place] = (seen.get(place, (now, now))[0], now)
+            reached += [now] * (made(sweep) - len(reached))
+            time.sleep(POLL_S)
+        if process.returncode:
+            raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
+        end = time.monotonic() - begin
+        reference = Reference.of_results(sweep.results)
+        if lines := differences(sweep.results, reference, sweep.results / "mlflow.db"):
+            raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
+        make_database(self.folder / TEMPLATE)
+        shutil.rmtree(sweep.folder)
+        print(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
+        return reference, Timeline(reached, end, seen | {"driver": (0.0, end)})
 
     def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
         folder = self.folder / name
@@ -471,69 +465,45 @@ def signal_name(code: int | None) -> str:
 ORDER = (kinds.KILL, kinds.CUT, kinds.STOP, kinds.CLOCK, kinds.FULL, kinds.TWO)
 
 
-def row(name: str, place: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return a row of the table: counts, and the seconds of recovery of the faults that came."""
-    hits = [outcome for outcome in outcomes if outcome.hit]
-    times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
-    return {
-        "kind": name,
-        "place": place,
-        "faults": len(hits),
-        "nothing_lost": sum(not outcome.lost for outcome in hits),
-        "lost": sum(bool(outcome.lost) for outcome in hits),
-        "median_s": round(statistics.median(times_s), 1) if times_s else None,
-        "max_s": round(max(times_s), 1) if times_s else None,
+def rows(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, int | float | None]]:
+    """Return counts and seconds of recovery by kind and place, and at the end those of all kills and of all faults."""
+    groups = {
+        (kind, place): [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
+        for kind in ORDER
+        for place in sorted({outcome.fault.place for outcome in outcomes})
     }
-
-
-def rows(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
-    """Return the rows by kind and place, and at the end those of all kills and of all faults."""
-    table = []
-    for kind in ORDER:
-        places = sorted({outcome.fault.place for outcome in outcomes if outcome.fault.kind == kind})
-        for place in places:
-            some = [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
-            table.append(row(kind, place, some))
-    table.append(row("all kills", "", [outcome for outcome in outcomes if outcome.fault.kills]))
-    table.append(row("all faults", "", outcomes))
+    groups["all kills", ""] = [outcome for outcome in outcomes if outcome.fault.kills]
+    groups["all faults", ""] = list(outcomes)
+    table = {}
+    for key, group in groups.items():
+        hits = [outcome for outcome in group if outcome.hit]
+        times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
+        lost = sum(bool(outcome.lost) for outcome in hits)
+        median_s, most_s = (round(of(times_s), 1) if times_s else None for of in (statistics.median, max))
+        if hits:
+            table[key] = {
+                "times": len(hits), "nothing lost": len(hits) - lost, "lost": lost,
+                "recovery, median, s": median_s, "recovery, longest, s": most_s,
+            }  # fmt: skip
     return table
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def report(outcomes: Sequence[Outcome]) -> str:
     """Return the report as Markdown."""
-    lines = [
-        "| fault | place | times | nothing lost | lost | recovery, median | recovery, longest |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for entry in rows(outcomes):
-        if not entry["faults"]:
-            continue
-        times = [f"{value} s" if value is not None else "–" for value in (entry["median_s"], entry["max_s"])]
-        cells = [entry["kind"], entry["place"], entry["faults"], entry["nothing_lost"], entry["lost"], *times]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    hits = [outcome for outcome in outcomes if outcome.hit]
-    inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
+    table, hits = rows(outcomes), [outcome for outcome in outcomes if outcome.hit]
+    headings = ["fault", "place", *next(iter(table.values()))]
+    lines = [headings, ["---"] * len(headings), *([*key, *row.values()] for key, row in table.items())]
+    text = ["| " + " | ".join("–" if cell is None else str(cell) for cell in line) + " |" for line in lines]
     kills = sum(outcome.fault.kills for outcome in hits)
-    lines += [
+    inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
+    text += [
         "",
         f"{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
         f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere.",
     ]
     for outcome in outcomes:
-        for line in outcome.lost:
-            lines.append(f"* fault {outcome.fault.number} ({outcome.fault.kind}, {outcome.fault.place}): {line}")
-    notes: dict[str, list[int]] = {}
-    for outcome in outcomes:
-        for note in outcome.notes:
-            notes.setdefault(note, []).append(outcome.fault.number)
-    lines += [f"* {note}: {len(numbers)} times (faults {numbers})" for note, numbers in sorted(notes.items())]
-    return "\n".join(lines) + "\n"
-
-
-def write(outcomes: Sequence[Outcome], log: Path) -> list[Path]:
-    """Write the report beside the log, as Markdown and as JSON; return the paths."""
-    text, data = log.with_suffix(".md"), log.with_suffix(".json")
-    text.write_text(markdown(outcomes), encoding="utf-8")
-    content = {"rows": rows(outcomes), "outcomes": [asdict(outcome) for outcome in outcomes]}
-    data.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    return [text, data]
+        fault = outcome.fault
+        text += [
+            f"* fault {fault.number} ({fault.kind}, {fault.place}): {line}" for line in outcome.lost + outcome.notes
+        ]
+    return "\n".join(text) + "\n"

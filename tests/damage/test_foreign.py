@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from hflray.tracking import Journal, Run, default_uri
 from hflray.tracking.sink import Ending
 from tests.conftest import SMALL, says, small_config
 from tests.damage import audited
+from tests.foreign.mutations import with_members
 
 ROOT = Path(hflray.__file__).parents[1]
 EVIL = f"{audited.CANARY!r}\nopen('trap', 'w').close()\n\n\ndef thing(*_):\n    open('trap', 'w').close()\n"
@@ -119,17 +119,14 @@ def export_at(work: Path, values: Values) -> Path:
     clean = work / "clean"
     folder_at(clean, {}, {})
     path = export(read_sweep(clean / "hflray_results", "mine"), work / "exports" / "mine")
-    kept = {}
-    with zipfile.ZipFile(path) as archive:
-        kept = {name: archive.read(name) for name in archive.namelist()}
-    content = json.loads(kept["runs.json"])
-    for record in content["runs"]:
-        record["config"] = tree_with(values)
-    content["config"] = {}
-    kept["runs.json"] = json.dumps(content).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in kept.items():
-            archive.writestr(name, text)
+
+    def poison(files: dict[str, bytes]) -> None:
+        content = json.loads(files["runs.json"]) | {"config": {}}
+        for record in content["runs"]:
+            record["config"] = tree_with(values)
+        files["runs.json"] = json.dumps(content).encode()
+
+    with_members(path, poison)
     return path
 
 

@@ -90,8 +90,7 @@ def swapped_line(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     else:
         changed, what = swap(entry, rng)
     if isinstance(changed, dict) and changed:
-        body = json.dumps(changed)[:-1]
-        lines[number] = f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}'
+        lines[number] = _line(changed)
         assert "\n" not in lines[number]
     else:
         lines[number] = json.dumps(changed)
@@ -161,16 +160,40 @@ def swapped_parquet(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     return stream.getvalue(), f"{name}: {what}"
 
 
-def in_zip(path: Path, change: Any, rng: random.Random, ending: str) -> str:
-    """Change one of the members of a zip file whose names end so."""
+def with_members(path: Path, change: Callable[[dict[str, bytes]], Any]) -> Any:
+    """Let a function change the members of a zip file, by name, and return its answer."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    name = rng.choice(sorted(each for each in files if each.endswith(ending)))
-    files[name], what = change(files[name], rng)
+    answer = change(files)
     with zipfile.ZipFile(path, "w") as archive:
-        for each, content in files.items():
-            archive.writestr(each, content)
-    return f"{name}: {what}"
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return answer
+
+
+def with_entries(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Let a function change each entry of a journal, with checksums that fit."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for entry in entries:
+        entry.pop("crc32")
+        change(entry)
+    path.write_text("".join(f"{_line(entry)}\n" for entry in entries))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    body = json.dumps(entry)[:-1]
+    return f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}'
+
+
+def in_zip(path: Path, change: Any, rng: random.Random, ending: str) -> str:
+    """Change one of the members of a zip file whose names end so."""
+
+    def one_of(files: dict[str, bytes]) -> str:
+        name = rng.choice(sorted(name for name in files if name.endswith(ending)))
+        files[name], what = change(files[name], rng)
+        return f"{name}: {what}"
+
+    return str(with_members(path, one_of))
 
 
 def with_policy(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:
