@@ -17,7 +17,6 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 
@@ -30,44 +29,15 @@ from tests.benchmarks._report import Table
 
 COMPARED = 10_000  # ratios are stored from this N on; calls are too short below it
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
-Answer = TypeVar("Answer")
-
-
-def measure(num_devices: int, seed: int = 0) -> tuple[dict[str, float], float, float]:
-    """Return the seconds of each step, the gain of local search over best gain, and the allocation's KKT residual."""
-    seconds: dict[str, float] = {}
-
-    def timed(name: str, call: Callable[[], Answer]) -> Answer:
-        start = time.perf_counter()
-        answer = call()
-        seconds[name] = time.perf_counter() - start
-        return answer
-
-    rng = np.random.default_rng(seed)
-    work = Workload(model_bits=448 * 8192)
-    config = FleetConfig(num_devices=num_devices, num_edges=max(5, num_devices // 1000))
-    fleet = timed("sample", lambda: sample_fleet(config, rng))
-    devices = np.sort(rng.choice(num_devices, num_devices // 10, replace=False))
-    timed("geographic", lambda: build_assigner("geographic").assign(fleet, work, devices, rng))
-    objective = []
-    for name, assigner in (
-        ("best gain", build_assigner("best_gain")),
-        ("local search", build_assigner("local_search", candidates=12)),
-    ):
-        edges = timed(name, lambda assigner=assigner: assigner.assign(fleet, work, devices, rng))
-        allocation = timed("allocation", lambda edges=edges: allocate_round(fleet, work, devices, edges))
-        cost = timed("cost", lambda e=edges, a=allocation: round_cost(fleet, work, devices, e, a))
-        objective.append(cost.objective)
-    return seconds, 1 - objective[1] / objective[0], float(allocation.kkt_residual)
 
 
 BASE = {"N": 200_000, "H": 10_000, "M": 100}
 VARIED = {"N": (100_000, 300_000, 1_000_000), "H": (3_000, 10_000, 30_000), "M": (30, 100, 300)}
 
 
-def steps_of(num_devices: int, num_scheduled: int, num_edges: int) -> dict[str, Callable[[], object]]:
+def steps_of(num_devices: int, num_scheduled: int, num_edges: int, seed: int = 0) -> dict[str, Callable[[], object]]:
     """Return the steps of a round's decisions as functions, each with all that it needs made beforehand."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     work = Workload(model_bits=448 * 8192)
     config = FleetConfig(num_devices=num_devices, num_edges=num_edges)
     fleet = sample_fleet(config, rng)
@@ -86,18 +56,23 @@ def steps_of(num_devices: int, num_scheduled: int, num_edges: int) -> dict[str, 
     }
 
 
-def spent(call: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of a call, the less of two, and the peak of what another one allocates, MB."""
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds of a call, the less of two, because the first may compile."""
     seconds = []
     for _ in range(2):
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def peak_mb(call: Callable[[], object]) -> float:
+    """Return the peak of what a call allocates, MB."""
     tracemalloc.start()
     call()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return min(seconds), peak / 2**20
+    return peak / 2**20
 
 
 def exponents(scale: float = 1.0) -> Table:
@@ -112,7 +87,7 @@ def exponents(scale: float = 1.0) -> Table:
         for size in sizes:
             counts = {name: round(count * scale) for name, count in (BASE | {varied: size}).items()}
             for name, call in steps_of(counts["N"], counts["H"], counts["M"]).items():
-                measured[name].setdefault(varied, []).append(spent(call))
+                measured[name].setdefault(varied, []).append((seconds_of(call), peak_mb(call)))
     for name, by in measured.items():
         row: dict[str, float] = {"seconds": by["H"][1][0], "memory": by["H"][1][1]}
         for varied, pairs in by.items():
@@ -128,18 +103,16 @@ def exponents(scale: float = 1.0) -> Table:
 def steps(largest: int = 1_000_000) -> Table:
     """Measure fleets of up to `largest` devices."""
     sizes = [10**power for power in range(2, 7) if 10**power <= largest]
-    measure(20_000)  # compile the kernels
-    measure(50_000)  # compile the search of large rounds
-    columns = [
-        ("row", "N", ""), *((name, f"{name}, s", ".4f") for name in STEPS), ("below", "below best gain", ".1%"),
-        ("residual", "residual", ".0e"),
-    ]  # fmt: skip
+    columns = [("row", "N", ""), *((name, f"{name}, s", ".4f") for name in STEPS)]
     result = Table("scale/steps", "seconds of a round's decisions against the size of the fleet", columns)
     for size in sizes:
         loop_s = yardstick_s()
-        turns = [measure(size, seed) for seed in range(3 if size <= 100_000 else 1)]
-        seconds = {name: statistics.median(spent[name] for spent, _, _ in turns) for name in STEPS}
-        result.add(f"{size:,}", below=turns[0][1], residual=max(turn[2] for turn in turns), **seconds)
+        turns = [
+            {name: seconds_of(call) for name, call in steps_of(size, size // 10, max(5, size // 1000), seed).items()}
+            for seed in range(3 if size <= 100_000 else 1)
+        ]
+        seconds = {name: statistics.median(turn[name] for turn in turns) for name in STEPS}
+        result.add(f"{size:,}", **seconds)
         if size >= COMPARED:
             result.ratios |= {f"{name}, N = {size:,}": loop_s / seconds[name] for name in STEPS}
     if len(sizes) >= 3:

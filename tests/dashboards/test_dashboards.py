@@ -121,7 +121,7 @@ def test_every_panel_is_explained_in_the_readme() -> None:
     assert [panel["title"] for panel in load()["panels"] if f"| {panel['title']} |" not in readme] == []
 
 
-# The following tests use a real Prometheus and a real sweep. They take half a minute, or minutes on a busy machine.
+# The slow test uses a real Prometheus and a real sweep. It takes half a minute, or minutes on a busy machine.
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -264,6 +264,7 @@ def watched(api: Api, sweep: subprocess.Popen[Any], short_folder: Path) -> Api:
     return api
 
 
+@pytest.mark.slow
 @needs_prometheus
 @needs_agent
 def test_every_panel_has_data_from_a_running_sweep(watched: Api) -> None:
