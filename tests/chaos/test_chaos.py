@@ -84,7 +84,7 @@ def test_a_driver_that_dies_inside_a_write_and_a_lost_actor_cost_no_round(tmp_pa
     (folder,) = sweep.begun()
     journal, *_ = folder.glob("journal/*.jsonl")
     lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join(lines[:-3] + lines[-2:]))
+    journal.write_text("".join(line for line in lines if not line.startswith('{"round": 2,')))
     table, *_ = folder.glob("csv/*.csv")
     table.write_text(table.read_text().rpartition("\n")[0].rpartition("\n")[0])
     with closing(sqlite3.connect(database)) as connection:

@@ -161,14 +161,14 @@ def used_again(folder: Path, kind: str, damage: str) -> str:
     return AGAIN
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # all cells of unreadable files in one process
-@pytest.mark.parametrize("which", ["policy", pytest.param("unreadable", marks=pytest.mark.slow)])
-def test_unreadable_files(which: str) -> None:
+def test_unreadable_files() -> None:
     """Run the cells of unreadable files, in another pytest that obeys the modes of files even as root."""
     if os.geteuid() == 0 and not shutil.which("setpriv"):
         pytest.skip("setpriv is missing, without which root reads files of any mode")
     command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", __file__]
-    command += ["-k", f"test_a_damaged_file and unreadable and {which}"]
+    command += ["-k", "test_a_damaged_file and unreadable"]
     done = subprocess.run(
         [*(NO_OVERRIDE if os.geteuid() == 0 else ()), *command],
         env=os.environ | {WITHOUT_PRIVILEGE: "1"}, capture_output=True, text=True, check=False,
