@@ -21,7 +21,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-LEAST = 5  # mutants of each module, if it has as many places
+LEAST = 3  # mutants of each module, if it has as many places
 
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}
 IDENTITY = {"Is", "IsNot"}
