@@ -37,7 +37,7 @@ from tests.benchmarks.training import contestants, make_work
 SETTINGS = (
     "data.name=fashion_mnist", "fleet.num_devices=40", "fleet.num_edges=5", "scheduling.name=fedavg",
     "scheduling.num_scheduled=20", "assignment.name=even_gain", "training.edge_iterations=1",
-    "training.kernel=native", "training.threads=1", "clock.cloud=asynchronous",
+    "training.kernel=fused", "training.threads=1", "clock.cloud=asynchronous",
 )  # fmt: skip
 BACKENDS = {
     "serial": ("training.backend=serial",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import importlib
+import inspect
 import json
 from pathlib import Path
 
@@ -12,17 +13,14 @@ from tests.benchmarks import __main__ as command
 from tests.benchmarks._bare import Scaling
 from tests.benchmarks._results import Results, compare
 
-FOLDER = Path(__file__).parent
-
 
 def test_each_benchmark_is_a_function_that_takes_its_settings() -> None:
     keys = [key for benchmark in command.BENCHMARKS for key in benchmark.keys]
     assert len(keys) == len(set(keys))
     for benchmark in command.BENCHMARKS:
         module, _, name = benchmark.call.partition(":")
-        tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
-        (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-        assert {*benchmark.settings, *benchmark.quick} <= {argument.arg for argument in function.args.args}
+        function = getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)
+        inspect.signature(function).bind_partial(**benchmark.settings, **benchmark.quick)
 
 
 def test_a_run_is_stored_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
