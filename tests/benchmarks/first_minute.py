@@ -1,7 +1,7 @@
 """The first minute: when each phase of a quickstart with empty caches ends.
 
-Each run is ``python -m hflray.tune`` in an empty folder with an empty HOME, so that Numba's cache, the compiled native
-kernel, the measurements of this machine and MLflow's database are made anew, as in the minute after an install.
+Each run is ``python -m hflray.tune`` in an empty folder with an empty HOME, so that Numba's cache, the compiled
+kernels and MLflow's database are made anew, as in the minute after an install.
 It is then run once more in the same folder, where the first run has filled all caches.
 
 The CPU seconds of a run are those of all processes that the command started. They vary less than the seconds where the
