@@ -491,7 +491,7 @@ def rows(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, int | f
 def report(outcomes: Sequence[Outcome]) -> str:
     """Return the report as Markdown."""
     table, hits = rows(outcomes), [outcome for outcome in outcomes if outcome.hit]
-    headings = ["fault", "place", *next(iter(table.values()))]
+    headings = ["fault", "place", *next(iter(table.values()), {})]
     lines = [headings, ["---"] * len(headings), *([*key, *row.values()] for key, row in table.items())]
     text = ["| " + " | ".join("–" if cell is None else str(cell) for cell in line) + " |" for line in lines]
     kills = sum(outcome.fault.kills for outcome in hits)
