@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hflray.errors import ConfigError
-from hflray.report.exports import exports as exports_in
-from hflray.report.exports import read_exhibit
+from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
-from hflray.report.runs import SEED, Run, Sweep
-from hflray.report.tables import compare_with_reference, summary, to_markdown
+from hflray.report.runs import SEED, RunRecord, SweepRecord
+from hflray.report.tables import summary
 from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.sweep import Trial, expand, load_sweep
@@ -86,7 +84,7 @@ NEUTRAL_KEYS = (
 )  # fmt: skip
 
 
-def _differences(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
+def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
     """Return the settings but the seed in which runs differ from the nearest of the shipped trials, and the counts."""
     if not shipped:
         return []
@@ -110,11 +108,11 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
 
     A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
     """
-    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    shipped = [_result_settings(RunRecord.settings_of(trial.config)) for trial in trials]
     return shipped, [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
 
 
-def _count(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
+def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
     """Return how many of the shipped trials have a run, and how many runs are of other seeds or of no such trial."""
     seeds = {settings[SEED] for settings in shipped}
     own = [settings for run in runs if (settings := _result_settings(run.settings))[SEED] in seeds]
@@ -150,7 +148,7 @@ def _span(values: Sequence[int], unit: str) -> str:
     return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
 
 
-def _describe_part(part: str, runs: Sequence[Run], about: str) -> str:
+def _describe_part(part: str, runs: Sequence[RunRecord], about: str) -> str:
     """Return the machine, the date, the commit and the duration of a part of the runs, as a line of markdown."""
     spans = [(run.history.started_ms, run.history.ended_ms) for run in runs]
     wall_s = (max(end for _, end in spans) - min(start for start, _ in spans)) / 1000
@@ -165,7 +163,7 @@ def _describe_part(part: str, runs: Sequence[Run], about: str) -> str:
     )
 
 
-def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
+def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
     """Return lines of markdown about the runs: their number, length, seeds, machines, commits, durations and notes."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
@@ -178,7 +176,7 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
-    parts: dict[str, list[Run]] = {}
+    parts: dict[str, list[RunRecord]] = {}
     for run in sweep.runs:
         parts.setdefault(run.part, []).append(run)
     lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
@@ -188,7 +186,7 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     return lines + [f"* {note}" for note in sweep.notes]
 
 
-def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> str:
+def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path) -> str:
     """Return the section of one figure or table."""
     lines = [
         f"## {shown.label}: {shown.shows}", "",
@@ -202,18 +200,16 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
-        lines += ["", to_markdown(summary(drawn(shown, sweep))).rstrip()]
+        lines += ["", summary(drawn(shown, sweep)).markdown().rstrip()]
     if (ranked := ranking(sweep, shown.reference)) is not None:
-        lines += ["", to_markdown(ranked).rstrip()]
+        lines += ["", ranked.markdown().rstrip()]
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
-    if (excess := compare_with_reference(sweep)) is not None:
-        lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:
         lines += ["", _answers(shown, sweep)]
     return "\n".join(lines) + "\n"
 
 
-def answers(shown: Exhibit, sweep: Sweep | None) -> str:
+def answers(shown: Exhibit, sweep: SweepRecord | None) -> str:
     """Return the answers to an exhibit's claims as a table of markdown, below its heading."""
     lines = [f"### {shown.label}: {shown.shows}", ""]
     if sweep is None:
@@ -221,11 +217,11 @@ def answers(shown: Exhibit, sweep: Sweep | None) -> str:
     return "\n".join([*lines, _answers(shown, sweep), ""])
 
 
-def _answers(shown: Exhibit, sweep: Sweep) -> str:
-    return to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")
+def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
+    return verdicts(shown, sweep).markdown().rstrip()
 
 
-def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
+def render(sweeps: Mapping[str, SweepRecord], configs: Path, source: str) -> str:
     """Return the whole page.
 
     Args:
@@ -240,15 +236,11 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
     return "\n".join(parts)
 
 
-def read_all(folder: Path) -> dict[str, Sweep]:
+def read_all(folder: Path) -> dict[str, SweepRecord]:
     """Return the exports below a folder by the name of their sweep, with the runs that an exhibit borrows.
 
     Raises:
         ConfigError: the folder holds no export.
     """
-    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports_in(folder))}
-    if not sweeps:
-        raise ConfigError(
-            f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
-        )
+    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, named_exports(folder))}
     return with_borrowed(sweeps, list(exhibits().values()))

@@ -16,7 +16,7 @@ import numpy as np
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.report.exports import read_exhibit
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 from hflray.support.pairs import Pairs, family_p
 from tests.training.answers import RESULTS, Groups, at_target, grouped, print_tables, ratio
 
@@ -43,7 +43,7 @@ def data_of(config: ExperimentConfig) -> str:
     return f"{name}, to {100 * float(config.target_accuracy or 0):g} %"
 
 
-def compared(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs:
+def compared(runs: dict[int, RunRecord], others: dict[int, RunRecord], metric: str) -> Pairs:
     """Return what `runs` spend against `others`, for each seed that both have."""
     seeds = sorted(set(runs) & set(others))
     ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
@@ -75,7 +75,7 @@ def table(groups: Groups) -> str:
     return "\n".join(lines)
 
 
-def spread(runs: list[Run], metric: str) -> str:
+def spread(runs: list[RunRecord], metric: str) -> str:
     """Return mean and standard deviation of a metric after the last round."""
     values = [float(run.rounds[metric].iloc[-1]) for run in runs]
     if len(values) < 2:
@@ -83,7 +83,7 @@ def spread(runs: list[Run], metric: str) -> str:
     return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
-def clouds(sweep: Sweep) -> str:
+def clouds(sweep: SweepRecord) -> str:
     """Return a table for each world and partition."""
     parts = []
     for slow in (False, True):
@@ -95,7 +95,7 @@ def clouds(sweep: Sweep) -> str:
     return "\n\n".join(parts)
 
 
-def minimised(sweep: Sweep) -> str:
+def minimised(sweep: SweepRecord) -> str:
     """Return what FedAsync needs with assignments that weigh the mean edge, against those that weigh the round."""
     groups = grouped(
         sweep,
@@ -125,7 +125,7 @@ def minimised(sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
-def edges(sweep: Sweep) -> str:
+def edges(sweep: SweepRecord) -> str:
     """Return what asynchronous edges need under two clouds, against a synchronous cloud whose edges wait for all."""
     reference = [run for run in read_exhibit(RESULTS / "clouds").runs if cloud_of(run.config) == SYNCHRONOUS]
     parts = []
@@ -139,11 +139,11 @@ def edges(sweep: Sweep) -> str:
     return "\n\n".join(parts)
 
 
-def _case(run: Run) -> str:
+def _case(run: RunRecord) -> str:
     return f"{'Living' if run.config.fleet.slow_share else 'Still'} world, {data_of(run.config)}"
 
 
-def _with_edges(run: Run) -> str:
+def _with_edges(run: RunRecord) -> str:
     return "1 asynchronous edges" if cloud_of(run.config) == SYNCHRONOUS else "2 asynchronous edges, FedAsync"
 
 

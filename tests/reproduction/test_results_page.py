@@ -10,8 +10,8 @@ import pytest
 from hflray import metrics
 from hflray.command.report import CONFIGS
 from hflray.report.exports import ABOUT, export, files_of, pack, read_exhibit
-from hflray.report.runs import Run
-from hflray.report.tables import summary, to_markdown
+from hflray.report.runs import RunRecord
+from hflray.report.tables import summary
 from hflray.reproduction import results_page
 from hflray.reproduction.protocol import exhibits
 from tests.conftest import says
@@ -37,7 +37,7 @@ def test_the_page_has_a_section_for_every_exhibit_run_or_not(sweep, tmp_path) ->
     assert len(sections) == 1 + len(exhibits())
 
 
-def section_of(sweep, runs: list[Run], name: str = "fig3") -> str:
+def section_of(sweep, runs: list[RunRecord], name: str = "fig3") -> str:
     """Return the section of an exhibit with these runs."""
     shown = exhibits()[name]
     return results_page.section(name, shown, type(sweep)(shown.config, shown.config, task_of(name), "", runs), CONFIGS)
@@ -99,7 +99,7 @@ def test_differences_are_those_from_the_nearest_trial(sweep) -> None:
 @pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
 def test_the_documented_table_of_assigners_is_that_of_the_exports() -> None:
     """``python -m hflray.report fig6_assignment --from tests/data/results`` writes the table to summary.md."""
-    table = to_markdown(summary(read_exhibit(EXPORTS / "fig6_assignment")))
+    table = summary(read_exhibit(EXPORTS / "fig6_assignment")).markdown()
     page = (ROOT / "docs" / "results" / "measured.md").read_text(encoding="utf-8")
     missing = [line for line in table.splitlines() if f"\n{line}\n" not in page]
     assert missing == []

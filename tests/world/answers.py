@@ -18,7 +18,7 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.exports import exports, read_exhibit
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 RATE, NOTICED, ONCE = "world.dropout.rate_per_s", "world.dropout.noticed_after_s", "assignment.once"
@@ -49,7 +49,7 @@ class Ends(NamedTuple):
     joules: float
 
 
-def ends_of(run: Run, target: float) -> Ends:
+def ends_of(run: RunRecord, target: float) -> Ends:
     """Return what a run needed."""
     table = run.rounds
     last, reached = table.iloc[-1], table[table[metrics.ACCURACY] >= target]
@@ -60,7 +60,7 @@ def ends_of(run: Run, target: float) -> Ends:
     return Ends(100 * last[metrics.ACCURACY], *needed, last[metrics.TOTAL_DELAY_S], last[metrics.TOTAL_ENERGY_J])
 
 
-def value(run: Run, key: str) -> str:
+def value(run: RunRecord, key: str) -> str:
     """Return a setting of a run by its dotted key."""
     found = run.config.model_dump(mode="json")
     for part in key.split("."):
@@ -82,7 +82,7 @@ def ratio(pairs: list[tuple[float, float]]) -> str:
     return f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
 
 
-def table(sweep: Sweep) -> str:
+def table(sweep: SweepRecord) -> str:
     """Return a sweep's table."""
     (keys, reference), target = QUESTIONS[sweep.name], TARGETS[sweep.name]
     groups: dict[tuple[str, ...], dict[int, Ends]] = defaultdict(dict)
