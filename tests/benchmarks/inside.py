@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.cost import Schedule
 from hflray.models import build, init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.job import LocalJob
 from hflray.training.method import Method, Spec
-from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask, TrainingState
 from tests.benchmarks._kernels import sample_kernel
 from tests.benchmarks._report import Table, arguments, publish

@@ -69,8 +69,8 @@ def table(kernels: list[str], turns: int, devices: int, samples: int) -> Table:
     for turn in range(turns + 1):  # the first one warms up
         for name, host in hosts.items():
             pair = (
-                cpu_s(lambda host=host: host.train(task, [Version(model)])),
-                cpu_s(lambda host=host: host.losses([group], model)),
+                cpu_s(lambda host=host: host.train(task, None, Version(model))),
+                cpu_s(lambda host=host: host.losses([group], Version(model))),
             )
             if turn:
                 seconds[name].append(pair)

@@ -20,8 +20,8 @@ import torch
 
 from hflray.models import build, build_model, init_vector, load_vector
 from hflray.models.problem import Problem
+from hflray.training.job import torch_threads
 from hflray.training.local import DeviceHost
-from hflray.training.steps import torch_threads
 from tests.benchmarks import training
 from tests.benchmarks._report import publish
 from tests.benchmarks._results import Results
@@ -102,7 +102,7 @@ def test_the_peers_kernel_in_a_host_gives_the_bits_of_the_peers_step(peers) -> N
     ours.take_peers_kernel(host)
     assert ours.about(host) == ("peers", 1)
     (trained,) = host.train_each(start, [0])
-    net, orders = common.NETWORKS["paper_cnn"](), iter(host._order(0, 0, 0))
+    net, orders = common.NETWORKS["paper_cnn"](), iter(host._order(0, (0, 0)))
     common.load(net, start)
     optimiser = torch.optim.SGD(net.parameters(), lr=common.LEARNING_RATE)
     with torch_threads(1):

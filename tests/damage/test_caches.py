@@ -16,7 +16,7 @@ from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
 from hflray.rl.solved_fleets import prepare
 from hflray.support.native import compiler
-from hflray.training.c_code import library
+from hflray.training.kernel_base import library
 from tests.damage.cells import AGAIN, CACHE_FILES, DAMAGES, PAGE, STOPS, table
 from tests.damage.test_matrix import WITHOUT_PRIVILEGE
 from tests.rl.small import TINY, tiny_network

@@ -7,14 +7,10 @@ MODULES = (
     "cost", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
     "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition", "assignment/features", "assignment/hfel",
     "rl/replay", "rl/env", "reproduction/judge",
-    "training/plan", "training/amounts", "training/cloud", "training/exchange", "training/differences",
-    "training/privacy/accountant", "training/privacy/mechanism",
+    "training/plan", "training/cloud", "training/edge", "training/exchange", "training/differences", "training/privacy",
     *(f"training/rules/{name}" for name in ("base", "feddyn", "fednova", "fedprox", "mtgc", "own", "scaffold")),
-    *(f"aggregation/{name}" for name in (
-        "adaptive", "base", "fedadagrad", "fedadam", "fedavgm", "fedyogi", "fixed_point", "geometric_median", "krum",
-        "mean", "median", "multi_krum", "trimmed_mean",
-    )),
-    *(f"compression/{name}" for name in ("base", "none", "qsgd", "sign", "top_k")),
+    *(f"aggregation/{name}" for name in ("base", "fixed_point", "mean", "robust", "server_optimisers")),
+    *(f"compression/{name}" for name in ("base", "qsgd", "sign", "top_k")),
     *(f"world/{name}" for name in (
         "availability", "battery", "draws", "dropout", "edge_failure", "fading", "fate", "faulty", "jitter", "mobility",
         "motion", "outlook", "part", "shadowing", "spells", "trace", "uplink", "world",
@@ -22,23 +18,23 @@ MODULES = (
 )  # fmt: skip
 # These have no mirror: real rounds, and the parts that use them, test them.
 MIRRORLESS = (
-    "training/amounts", "training/cloud", "training/exchange", "training/rules/base", "aggregation/adaptive",
-    "aggregation/mean", "compression/base", "compression/none",
+    "training/cloud", "training/edge", "training/exchange", *(module for module in MODULES if "/rules/" in module),
+    *(f"aggregation/{name}" for name in ("base", "mean", "robust", "server_optimisers")),
+    *(f"compression/{name}" for name in ("base", "qsgd", "sign", "top_k")),
 )  # fmt: skip
 # The tests of a module beside its mirror.
 _ALGORITHM = ("training/test_algorithm1",)
-_ADAPTIVE = tuple(f"aggregation/test_{name}" for name in ("fedadagrad", "fedadam", "fedyogi"))
-_RULES = tuple(f"training/rules/test_{name}" for name in ("feddyn", "fednova", "fedprox", "mtgc", "scaffold"))
+_AGGREGATORS, _COMPRESSORS = ("aggregation/test_aggregators",), ("compression/test_compressors",)
+_RULES = ("training/test_local_rules",)
 MORE_TESTS = {
     "scheduling/base": ("scheduling/test_fedavg", "scheduling/test_vkc"),
-    "training/amounts": (*_RULES, *_ALGORITHM),
-    "training/cloud": (*_ADAPTIVE, *_RULES, *_ALGORITHM),
-    "training/exchange": ("training/privacy/test_mechanism", *_ALGORITHM),
-    "training/rules/base": (*_RULES, *_ALGORITHM),
-    "aggregation/adaptive": _ADAPTIVE,
-    "aggregation/mean": ("aggregation/test_base", "aggregation/test_fixed_point", *_ALGORITHM),
-    "compression/base": ("compression/test_qsgd", "compression/test_sign", "compression/test_top_k", *_ALGORITHM),
-    "compression/none": _ALGORITHM,
+    "training/plan": (*_RULES, *_ALGORITHM),
+    "training/cloud": (*_AGGREGATORS, *_RULES, *_ALGORITHM),
+    "training/edge": ("training/test_privacy", *_ALGORITHM),
+    "training/exchange": ("training/test_privacy", *_ALGORITHM),
+    **{module: (*_RULES, *_ALGORITHM) for module in MODULES if "/rules/" in module},
+    **{f"aggregation/{name}": (*_AGGREGATORS, *_ALGORITHM) for name in ("base", "mean", "robust", "server_optimisers")},
+    **{f"compression/{name}": (*_COMPRESSORS, *_ALGORITHM) for name in ("base", "qsgd", "sign", "top_k")},
     **{f"world/{name}": ("world/test_trace",) for name in ("availability", "edge_failure", "mobility")},
 }
 
