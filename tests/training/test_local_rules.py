@@ -28,7 +28,7 @@ NAMES = list(registry.BUILTIN["local_rule"])
 @pytest.mark.parametrize(
     "name, option, value, accepted",
     [
-        *((name, "foo", 1, "foo") for name in NAMES),
+        *((name, "foo", 1, "") for name in NAMES),
         ("fedprox", "mu", -1, "at least 0"),
         ("feddyn", "alpha", 0, "above 0"),
         ("mtgc", "corrections", "z", "both, devices, edges"),

@@ -119,14 +119,14 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ({"decay": RateDecay(0.5, every)} | rule("fednova"), ("learning_rate_decay.every", every, "fednova", "round"))
         for every in ("step", "iteration")
     ),
-    ({"momentum": 0.3} | rule("mine"), ("training.momentum: got 0.3", "a function of your own", "the default")),
-    (rule("mine", foo=1), ("training.rule.name", "mine cannot be called with", "'foo'")),
+    ({"momentum": 0.3} | rule("of your own"), ("training.momentum: got 0.3", "a function of your own", "the default")),
+    (rule("of your own", foo=1), ("training.rule.name", "of your own cannot be called with", "'foo'")),
 ]
 
 
 @pytest.mark.parametrize("changes, facts", REFUSED)
 def test_what_does_not_go_together_is_refused_in_one_line(monkeypatch, changes, facts: tuple[str, ...]) -> None:
-    monkeypatch.setitem(registry._ADDED, ("local_rule", "mine"), lambda module, batches, loss, rate, rng: None)
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "of your own"), lambda module, batches, loss, rate, rng: None)
     with pytest.raises(ConfigError) as error:
         Method(**changes).parts()
     assert says(str(error.value), *facts)
