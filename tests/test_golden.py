@@ -20,7 +20,7 @@ import pytest
 
 from hflray import metrics
 from tests.golden import configurations, driver
-from tests.golden.trees import BILLS, COMMIT, LATER, ROOT, NoHistory, golden_tree, run_in
+from tests.golden.trees import BILLS, COMMIT, INSIDE, LATER, ROOT, NoHistory, golden_tree, run_in
 
 # Relative tolerances by metric. The bound that L-BFGS-B reaches depends on memory addresses: a fleet's gap differed by
 # 2e-6 of itself between two runs of the same code.
@@ -95,7 +95,11 @@ def test_bills_are_those_of_6c93c38() -> None:
 @pytest.mark.timeout(1800)  # it takes two and a half minutes on an idle machine with two cores
 @pytest.mark.parametrize(
     ("commit", "kind", "count"),
-    [(COMMIT, "everything", len(driver.EXPERIMENTS)), (LATER, "later", len(driver.LATER))],
+    [
+        (COMMIT, "everything", len(driver.EXPERIMENTS)),
+        (LATER, "later", len(driver.LATER)),
+        (INSIDE, "inside", len(driver.INSIDE)),
+    ],
 )
 def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: int) -> None:
     """Model hashes, bills, schedules, clusters, policies and cache keys are compared on this machine."""

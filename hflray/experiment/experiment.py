@@ -45,15 +45,13 @@ from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.reader import fit
 from hflray.timeline import Durations, Hops, Timeline, timeline
 from hflray.training.backend import Backend
-from hflray.training.hierarchy import Hierarchy
+from hflray.training.hierarchy import AnyTask, Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
-from hflray.training.privacy import Accountant
-from hflray.training.privacy.accountant import NAME as RELEASES
-from hflray.training.refusals import check_clock, check_edges, check_revision
-from hflray.training.serial import AnyTask
+from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision
+from hflray.training.network_check import check_network
+from hflray.training.privacy import RELEASES, Accountant
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
-from hflray.training.tryout import try_network
 from hflray.world import World
 from hflray.world.turns import UnderWay
 
@@ -150,7 +148,7 @@ class Experiment:
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
-            try_network(self.problem, config.training, config.seed, self.scenario.device_data())
+            check_network(self.problem, config.training, config.seed, self.scenario.device_data())
         network = build(self.problem, config.seed)
         sizes = tuple(tensor.numel() for tensor in trained_tensors(network))
         model = initial_vector(self.problem, config.seed, network=network)
@@ -165,9 +163,9 @@ class Experiment:
         self.turns = PlannedTurns.of(config, self.work)
         self.under_way = UnderWay.first(config.fleet.num_edges)
         if config.clock.cloud.asynchronous is not None:
-            check_clock(self.backend.method, self.backend.method.parts().rule)
+            check_asynchronous_cloud(self.backend.method)
         if config.clock.edge.asynchronous is not None:
-            check_edges(self.backend.method, self.backend.method.parts())
+            check_asynchronous_edges(self.backend.method)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back

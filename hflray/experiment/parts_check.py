@@ -12,17 +12,17 @@ import numpy as np
 
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import DivergedError
 from hflray.experiment.experiment import Experiment
 from hflray.experiment.planning import Planner
 from hflray.models import auxiliary_problem
 from hflray.scheduling import configured_scheduler, scheduler_class
 from hflray.support.contract import Contract, is_ours
+from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.job import LocalJob
+from hflray.training.network_check import check_network
 from hflray.training.rules.own import OwnTraining
-from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask
-from hflray.training.tryout import try_network
 
 _checked: set[str] = set()  # configurations without their seed, so that a sweep's seeds need one trial
 
@@ -49,10 +49,8 @@ def _check_auxiliary(experiment: Experiment) -> None:
     name = config.scheduling.auxiliary
     if scheduler_class(config.scheduling.name).auxiliary is not None and name not in (None, "mini", "global"):
         problem = auxiliary_problem(experiment.problem, name)
-        try:
-            try_network(problem, config.training, config.seed, experiment.scenario.device_data())
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("model.name", "scheduling.auxiliary", 1)) from error
+        data = experiment.scenario.device_data()
+        check_network(problem, config.training, config.seed, data, "scheduling.auxiliary")
 
 
 def _check_decisions(experiment: Experiment) -> None:

@@ -20,9 +20,9 @@ import torch
 from hflray.cost import Schedule
 from hflray.models import build, init_vector
 from hflray.models.problem import Problem
+from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method, Spec
-from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask, TrainingState
 from tests.benchmarks._report import Table
 

@@ -42,9 +42,9 @@ from hflray.config import TrainingConfig
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.private import cache_folder
-from hflray.training.kernel_choice import settled
+from hflray.training.job import torch_threads
+from hflray.training.kernels import settled
 from hflray.training.machine import available_cpus
-from hflray.training.steps import torch_threads
 from tests.benchmarks._report import Processes, Table, conditions
 
 # What each network learns, and the mean and deviation of its images.

@@ -16,7 +16,7 @@ from hflray.errors import ConfigError, DataError, DivergedError, HflrayError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
-from hflray.training import kernel_choice
+from hflray.training import kernels
 from hflray.training.privacy import epsilon_of
 from tests.conftest import small_config
 
@@ -215,12 +215,12 @@ def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> N
     """The kernel is part of the state, so a run that is resumed on another machine uses the same kernel."""
     config = small_config("scheduling.name=fedavg")
     first = Experiment(config)
-    state, fixed = first.state_dict(), kernel_choice.fixed_kernel()
+    state, fixed = first.state_dict(), kernels.fixed_kernel(first.problem)
     assert (state["config"]["training"]["kernel"], state["config"]["training"]["threads"]) == (fixed, 1)
     assert first.config.training.kernel == fixed
 
     # Elsewhere another kernel is the fastest, but the state decides ...
-    monkeypatch.setattr(kernel_choice, "fixed_kernel", lambda problem=None, precision="float32": "eager")
+    monkeypatch.setattr(kernels, "fixed_kernel", lambda problem=None, precision="float32": "eager")
     assert Experiment(config).resolve().training.kernel == "eager"
     resumed = Experiment(config)
     resumed.load_state_dict(state)
@@ -339,7 +339,7 @@ def test_another_network_is_trained_billed_and_resumed_bit_for_bit(model: str, p
     resumed = Experiment(config)
     resumed.load_state_dict(part.state_dict())
     assert resumed.run_round().model_hash == hashes[1]
-    assert resumed.config.training.kernel == kernel_choice.fixed_kernel(whole.problem)
+    assert resumed.config.training.kernel == kernels.fixed_kernel(whole.problem)
     with pytest.raises(ConfigError, match=r"model.name: the saved state was made with 'mlp'|model.name: .*'logistic'"):
         Experiment(small_config("scheduling.name=ikc", "max_rounds=2")).load_state_dict(part.state_dict())
 

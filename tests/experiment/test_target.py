@@ -16,7 +16,7 @@ from hflray.experiment import Experiment, Scenario
 from hflray.experiment.target import Scores, Target, UserMetric
 from hflray.models import build
 from hflray.models.vector import load_vector
-from hflray.training.job import Evaluation
+from hflray.training.job import ModelEvaluation
 from tests.conftest import says, small_config
 
 OWN = """import numpy as np
@@ -277,7 +277,7 @@ def test_a_run_goes_on_with_the_same_function_only(own) -> None:
 def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own) -> None:
     own.write_text("def f(outputs, targets):\n    assert abs(outputs).max() < 1e6\n    return 0.5\n")
     experiment = Experiment(small("target.metric=own.py:f"))
-    diverged = Evaluation(0.1, float("nan"), [])
+    diverged = ModelEvaluation(0.1, float("nan"), [])
     experiment.hierarchy.evaluate = lambda model, keeps_outputs, part: diverged  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match="round 1: the test loss is nan"):
         experiment.run_round()

@@ -14,7 +14,8 @@ CORE = (
     "scheduling/base.py", "scheduling/clustering.py", "scheduling/fedavg.py", "scheduling/ikc.py", "scheduling/vkc.py",
     "data/partition.py", "assignment/features.py", "assignment/hfel.py", "rl/sampling.py", "rl/env.py",
     "reproduction/judge.py", "training/plan.py", "training/cloud.py", "training/exchange.py",
-    "training/differences.py", "training/privacy/*.py", "training/rules/*.py", "aggregation/*.py", "compression/*.py",
+    "training/differences.py", "training/privacy.py", "training/edge.py",
+    "training/rules/*.py", "aggregation/*.py", "compression/*.py",
     "world/*.py",
 )  # fmt: skip
 # Tests beside those of the room, by the beginning of the module's path. A module of no room has these alone.

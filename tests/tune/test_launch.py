@@ -87,7 +87,7 @@ def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
     experiment = trial_experiment(config, file, {}, {}, Fleets())
     size = experiment.backend.pool(file.tune.cpus_per_trial)
     settled = experiment.resolve().training
-    pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size.actors, size.cpus, 1, size.gpus)
+    pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size, 1)
 
     def inspect(_: Any) -> tuple[list[int], str, dict[str, float]]:
         resources = ray.get_runtime_context().get_assigned_resources()
