@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hflray.training.kernel_base import library
 
 from hflray.assignment import policy
 from hflray.errors import ConfigError
@@ -25,6 +24,7 @@ from hflray.rl.solved_fleets import prepare
 from hflray.support.native import compiler
 from hflray.tracking import Journal
 from hflray.tracking.journal import rounds_of
+from hflray.training.kernel_base import library
 from tests.damage.cells import (
     AGAIN,
     CACHE_FILES,
