@@ -49,8 +49,8 @@ from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.privacy import Accountant
 from hflray.training.privacy.accountant import NAME as RELEASES
+from hflray.training.program import AnyTask
 from hflray.training.refusals import check_clock, check_edges, check_revision
-from hflray.training.serial import AnyTask
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World

@@ -12,20 +12,20 @@ from hflray.aggregation import FloatVector, Frame, Mean, Sent, SumVector, finish
 from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
 from hflray.seeding import stream
-from hflray.training.amounts import Amounts
 from hflray.training.exchange import Lifted, Version, add_extra, delivered
+from hflray.training.iterations import Iterations
 from hflray.training.returned import at_cloud
 from hflray.training.rules.base import CloudReport, EdgeReport
 from hflray.training.state import TrainingState
 
 
 def combine_edges(
-    amounts: Amounts, before: TrainingState, models: Mapping[int, Any], sums: Iterable[Mapping[str, SumVector]]
+    iterations: Iterations, before: TrainingState, models: Mapping[int, Any], sums: Iterable[Mapping[str, SumVector]]
 ) -> TrainingState:
     """Return the state after a round; what devices keep is that of `before`.
 
     Args:
-        amounts: the numbers of the round.
+        iterations: the edge iterations of the round.
         before: the state before it, with what its devices keep now.
         models: what each edge hands up, by edge: a `Version`, or a `Lifted` where the cloud adds the edges' sums.
         sums: the sums of the rule's vectors, of each edge and edge iteration.
@@ -33,8 +33,8 @@ def combine_edges(
     Raises:
         DivergedError: the global model is not finite.
     """
-    setting = amounts.setting
-    parts, frame = setting.method.parts(), amounts.cloud_frame()
+    setting = iterations.setting
+    parts, frame = setting.method.parts(), iterations.cloud_frame()
     if len(models) < parts.cloud.least:
         return before
     end = len(before.model) - setting.statistics
@@ -45,29 +45,29 @@ def combine_edges(
         ordered = [models[edge] for edge in sorted(models)]
         lifted, sums = [each.part for each in ordered], [*(each.extra for each in ordered), *sums]
     else:
-        arrived = _arrivals(amounts, before, models, residuals)
-        reports = {sent.sender: EdgeReport(sent.model[:end], amounts.rate_of(sent.sender)) for sent in arrived}
+        arrived = _arrivals(iterations, before, models, residuals)
+        reports = {sent.sender: EdgeReport(sent.model[:end], iterations.rate_of(sent.sender)) for sent in arrived}
         lifted = [parts.cloud.lift(sent, frame) for sent in arrived]
     model, cloud = finished(parts.cloud, parts.cloud.combine(lifted), before.model, before.cloud, frame)
-    extra = {name: mean(total, 1, amounts.extra_bits) for name, total in add_extra(sums).items()}
+    extra = {name: mean(total, 1, iterations.extra_bits) for name, total in add_extra(sums).items()}
     plain = _plain_mean(arrived, frame) if arrived else model
     report = CloudReport(before.model[:end], plain[:end], reports, extra, len(setting.samples))
     own, rule = at_cloud(parts.rule, report, before.rule)
     if own is not None:
         model = np.concatenate([own, model[end:]]).astype(np.float32)
     if not np.isfinite(model).all():
-        raise DivergedError(f"round {amounts.index}: the global model is not finite; lower training.learning_rate")
+        raise DivergedError(f"round {iterations.index}: the global model is not finite; lower training.learning_rate")
     return replace(before, model=model, residuals=residuals, rule=rule, cloud=cloud)
 
 
 def _arrivals(
-    amounts: Amounts, before: TrainingState, models: Mapping[int, Version], residuals: dict[int, FloatVector]
+    iterations: Iterations, before: TrainingState, models: Mapping[int, Version], residuals: dict[int, FloatVector]
 ) -> list[Sent]:
     """Return the edges' models as they arrive: scaled by the rule and compressed; see `delivered`."""
-    setting, edges, weights = amounts.setting, sorted(models), amounts.edge_weights()
+    setting, edges, weights = iterations.setting, sorted(models), iterations.edge_weights()
     arrived = []
-    for edge, factor in zip(edges, amounts.edge_scales(edges), strict=True):
-        rng = stream(setting.seed, "compression of edges", amounts.index, edge)
+    for edge, factor in zip(edges, iterations.edge_scales(edges), strict=True):
+        rng = stream(setting.seed, "compression of edges", iterations.index, edge)
         model, residual = delivered(
             models[edge].model, before.model, float(factor), setting.method.parts().edge_compressor, setting.sizes, rng,
             residuals.get(edge), "edge",

@@ -21,12 +21,14 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
 from hflray.training.actor_pool import ActorPool, pool_of
+from hflray.training.driver import train_round
 from hflray.training.exchange import EdgeTask, Trained
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
 from hflray.training.merging import Merge
 from hflray.training.method import Method
 from hflray.training.plan import balance
-from hflray.training.serial import AnyTask, SerialHierarchy, setting_of, trained_by
+from hflray.training.program import AnyTask
+from hflray.training.serial import SerialHierarchy, setting_of
 from hflray.training.start import last_line, start_ray
 from hflray.training.state import RoundResult, Setting, TrainingState
 
@@ -45,7 +47,7 @@ class Hierarchy(Protocol):
     setting: Setting
 
     def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
-        """Train a round; see `hflray.training.algorithm1.train_round`."""
+        """Train a round; see `hflray.training.driver.train_round`."""
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the losses of a model on the samples of some devices, (n, 2); see `DeviceHost.losses`."""
@@ -175,7 +177,7 @@ class RayHierarchy:
 
         def attempt() -> RoundResult:
             executor = RayExecutor(self.pool, self.setting.method)
-            return trained_by(executor, self.setting, task, before)
+            return train_round(executor, self.setting, task, before)
 
         return self._with_recovery(f"round {task.round_index}", attempt)
 

@@ -1,50 +1,14 @@
-"""The plan of a round, which deals devices to hosts, longest first, and the number of hosts. No Ray, no torch."""
+"""The number of hosts that train devices, and which host takes which device, longest first. No Ray, no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.aggregation.fixed_point import fraction_bits
 from hflray.config import TrainingConfig
-
-
-@dataclass(frozen=True)
-class IterationPlan:
-    """Which host trains which devices in an edge iteration.
-
-    Attributes:
-        edge_weights: the weight of each edge that has devices, by edge: the samples of its devices, or their number.
-        shares: for each host, the devices that it trains, by edge.
-    """
-
-    edge_weights: dict[int, int]
-    shares: list[dict[int, tuple[int, ...]]]
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """The edge iterations of a round.
-
-    Attributes:
-        fraction_bits: binary places of the fixed-point sums; they follow from all scheduled devices.
-        iterations: the plan of each of the Q edge iterations.
-    """
-
-    fraction_bits: int
-    iterations: tuple[IterationPlan, ...]
-
-    def leaving(self, index: int, edge: int, devices: Sequence[int]) -> tuple[int, ...]:
-        """Return those of an edge's `devices` for which the edge iteration `index` is their last one."""
-        if index + 1 == len(self.iterations):
-            return tuple(devices)
-        later = {d for it in self.iterations[index + 1 :] for share in it.shares for d in share.get(edge, ())}
-        return tuple(device for device in devices if device not in later)
 
 
 def balance(load: NDArray[np.integer], hosts: int) -> NDArray[np.intp]:
@@ -58,45 +22,6 @@ def balance(load: NDArray[np.integer], hosts: int) -> NDArray[np.intp]:
         host[item] = total.argmin()
         total[host[item]] += load[item]
     return host
-
-
-def plan_round(
-    samples: NDArray[np.int64],
-    devices: NDArray[np.intp],
-    assignment: NDArray[np.intp],
-    hosts: int,
-    participates: NDArray[np.bool_],
-    weights: NDArray[np.int64] | None = None,
-    host: NDArray[np.intp] | None = None,
-) -> RoundPlan:
-    """Split a round's devices over hosts.
-
-    Args:
-        samples: D_n of all devices, (N,).
-        devices: the scheduled devices, (H,).
-        assignment: the edge of each scheduled device, (H,).
-        hosts: number of hosts.
-        participates: whether a device takes part in an edge iteration, (Q, H); see `hflray.timeline`.
-        weights: the weight of each device's model, (N,); None: its samples.
-        host: the host of each scheduled device, (H,); None: they are dealt here.
-    """
-    load = samples[devices]
-    weight = load if weights is None else weights[devices]
-    host = balance(load, hosts) if host is None else host
-    iterations: list[IterationPlan] = []
-    for q, present in enumerate(participates):
-        if q and (present == participates[q - 1]).all():
-            iterations.append(iterations[-1])
-            continue
-        shares: list[dict[int, tuple[int, ...]]] = []
-        for h in range(hosts):
-            on_host = present & (host == h)
-            edges = np.unique(assignment[on_host])
-            shares.append({int(m): tuple(devices[on_host & (assignment == m)].tolist()) for m in edges})
-        edges = np.unique(assignment[present])
-        edge_weights = {int(m): int(weight[present & (assignment == m)].sum()) for m in edges}
-        iterations.append(IterationPlan(edge_weights, shares))
-    return RoundPlan(fraction_bits(int(weight.sum())), tuple(iterations))
 
 
 class PoolSize(NamedTuple):

@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, Frame
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
-from hflray.training.algorithm1 import Executor, train_round
-from hflray.training.asynchronous import TurnsTask, train_turns
+from hflray.training.driver import train_round
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
 from hflray.training.local import DeviceHost
 from hflray.training.merging import Cloud, Merge, merged, mixed
-from hflray.training.mixing import MixesTask, train_mixes
+from hflray.training.program import AnyTask
 from hflray.training.rules.base import Memory
-from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
+from hflray.training.state import RoundResult, Setting, TrainingState
 from hflray.training.steps import steps_of
-
-AnyTask = RoundTask | TurnsTask | MixesTask
 
 
 def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
@@ -40,15 +37,6 @@ def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
         sizes=tuple(tensor.numel() for tensor in trained(module)),
         statistics=num_statistics(module),
     )
-
-
-def trained_by(executor: Executor, setting: Setting, task: AnyTask, before: TrainingState) -> RoundResult:
-    """Train one round of any cloud."""
-    if isinstance(task, TurnsTask):
-        return train_turns(executor, setting, task, before)
-    if isinstance(task, MixesTask):
-        return train_mixes(executor, setting, task, before)
-    return train_round(executor, setting, task, before)
 
 
 class SerialExecutor:
@@ -117,7 +105,7 @@ class SerialHierarchy:
 
     def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
-        return trained_by(self._executor, self.setting, task, before)
+        return train_round(self._executor, self.setting, task, before)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""

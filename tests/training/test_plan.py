@@ -6,11 +6,11 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from hflray.clock.synchronous import Turn, turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.clock.synchronous import Turn, turns
 from hflray.config import load_config
 from hflray.training.plan import PoolSize, balance, plan_round, pool_size
 
