@@ -17,6 +17,7 @@ from hflray.config.model import ModelConfig
 from hflray.config.size import check_size
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
+from hflray.config.tree import TreeConfig
 from hflray.config.world import WorldConfig
 from hflray.support import references
 from hflray.support.text import holds_secret, shorten
@@ -127,6 +128,7 @@ class ExperimentConfig(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     fleet: FleetConfig = FleetConfig()
+    tree: TreeConfig = TreeConfig()
     cost: CostConfig = CostConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     assignment: AssignmentConfig = AssignmentConfig()
@@ -182,6 +184,42 @@ class ExperimentConfig(Section):
             raise ValueError(
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tree_fits_the_rest(self) -> Self:
+        """Refuse what is not defined with regions, or without a cloud."""
+        region, gossip = self.tree.region, self.tree.gossip
+        if region is None and gossip is None:
+            return self
+        beside = "tree.gossip" if region is None else "tree.region"
+        waits = "accepted with it: synchronous; remove one of them"
+        if self.clock.cloud != CloudClockConfig():
+            raise ValueError(f"clock.cloud: got {self.clock.cloud.kind} with {beside}; {waits}")
+        if self.clock.edge.asynchronous is not None:
+            raise ValueError(f"clock.edge.asynchronous: got settings with {beside}; accepted with it: null; remove one")
+        if self.privacy.clip is not None:
+            raise ValueError(
+                f"privacy.clip: got {self.privacy.clip:g} with {beside}, whose account is not defined there; accepted "
+                "with it: null; remove one of them"
+            )
+        if region is not None and region.count > self.fleet.num_edges:
+            raise ValueError(
+                f"tree.region.count: got {region.count} with fleet.num_edges = {self.fleet.num_edges}, and a region "
+                f"would have no edge; accepted: 1 to {self.fleet.num_edges}; lower it, or raise fleet.num_edges"
+            )
+        if gossip is None:
+            return self
+        if self.aggregation.cloud.name != "mean":
+            raise ValueError(
+                f"aggregation.cloud.name: got {references.spoken(self.aggregation.cloud.name)} with tree.gossip, which "
+                "has no cloud; accepted with it: mean; remove one of them"
+            )
+        if self.allocation.coupling == "joint":
+            raise ValueError(
+                "allocation.coupling: got joint with tree.gossip, and one deadline for all edges belongs to a cloud; "
+                "accepted with it: per_edge; remove one of them"
             )
         return self
 

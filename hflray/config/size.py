@@ -27,6 +27,8 @@ def check_size(config: ExperimentConfig) -> None:
         name = "fleet.num_edges" if cloud.updates is None else "clock.cloud.asynchronous.updates"
         turns = {name: cloud.updates or config.fleet.num_edges}
     passes = {"training.edge_iterations": training.edge_iterations}
+    if config.tree.iterations > 1:
+        passes["tree.region.iterations"] = config.tree.iterations
     devices = {"scheduling.num_scheduled": scheduled} if cloud is None else {"devices of an edge": scheduled // edges}
     if edge is not None:
         passes = {} if edge.updates is None else {"clock.edge.asynchronous.updates": edge.updates}

@@ -17,10 +17,11 @@ import ray
 from numpy.typing import NDArray
 from ray.util.metrics import Counter, Gauge
 
+from hflray.aggregation import FloatVector
 from hflray.errors import HflrayError
 from hflray.support.live_metrics import SAMPLES, LiveMetric
 from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
-from hflray.training.merging import Cloud, Merge, merged, mixed
+from hflray.training.merging import Cloud, Gather, Merge, gathered, merged, mixed
 
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector, Frame
@@ -168,6 +169,12 @@ class EdgeWorker:
     ) -> tuple[Version, Cloud]:
         """Return what an edge fetches after its update, and the cloud; see `hflray.training.merging.merged`."""
         return merged(merge, cloud, trained, fetched, beside)
+
+    def gather(
+        self, gather: Gather, before: Version, residuals: Mapping[int, FloatVector], *versions: Version
+    ) -> tuple[Version, Mapping[int, FloatVector]]:
+        """Return the next version of a region; see `hflray.training.merging.gathered`."""
+        return gathered(gather, before, versions, residuals)
 
     def total(self, aggregator: Spec, *lifted: Lifted) -> Lifted:
         """Return what several hosts of one node hand up together."""

@@ -17,11 +17,11 @@ import numpy as np
 from hflray import metrics
 from hflray.aggregation import FloatVector, Frame
 from hflray.support.arrays import squared_norm
-from hflray.training.cloud import combine_edges
+from hflray.training.cloud import combine, mix_edges
 from hflray.training.exchange import EdgeTask, Lifted, Ref, Trained, Version
 from hflray.training.memory import after_turn
-from hflray.training.merging import Cloud, Merge
-from hflray.training.program import AnyTask, Arrive, Combine, Fetch, Key, Mix, Program, Train, program_of
+from hflray.training.merging import Cloud, Gather, Merge
+from hflray.training.program import AnyTask, Arrive, Combine, Fetch, Key, Meet, Mix, Program, Train, program_of
 from hflray.training.returned import vectors_for
 from hflray.training.state import Losses, RoundResult, Setting, TrainingState
 
@@ -59,6 +59,9 @@ class Executor(Protocol):
     def merge(self, merge: Merge, cloud: Ref, trained: Ref, fetched: Ref, beside: Sequence[Ref]) -> tuple[Ref, Ref]:
         """Return what an edge fetches after its update, and the cloud (`hflray.training.merging.merged`)."""
 
+    def gather(self, gather: Gather, before: Ref, versions: Sequence[Ref], residuals: Ref) -> tuple[Ref, Ref]:
+        """Return a region's next version, and what its edges keep (`hflray.training.merging.gathered`)."""
+
     def get(self, refs: Sequence[Ref]) -> list[Any]:
         """Return the values of references."""
 
@@ -90,6 +93,7 @@ class _Driver:
         self.measured: list[tuple[Sequence[Sequence[int]], Ref]] = []
         self.cloud: Ref = None
         self.memories: dict[int, Ref] = {}
+        self.residuals: dict[int, Ref] = {}  # of the edges of each region
         if self.parts.remembers:
             for host, devices in program.members().items():
                 self.memories[host] = executor.put({device: before.memories.get(device, {}) for device in devices})
@@ -111,6 +115,13 @@ class _Driver:
                     arrival = host, self.refs.pop(part)
                     self.refs[after], rest = self.executor.mix(edge, frame, share, self.refs[version], arrival)
                     self._hand_up(after, rest)
+                case Meet():
+                    region = step.gather.frame.index
+                    versions, before = [self.refs[key] for key in step.parts], self.refs[step.before]
+                    kept = self.residuals.get(region, self.before.residuals)
+                    self.refs[step.after], self.residuals[region] = self.executor.gather(
+                        step.gather, before, versions, kept
+                    )
                 case Arrive():
                     beside = [self.beside[key] for key in step.combined if key in self.beside]
                     trained, fetched = self.refs[step.trained], self.refs[step.fetched]
@@ -126,6 +137,8 @@ class _Driver:
             return before.fetched[step.edge]
         if isinstance(step.origin, int) and step.edge is not None:
             return Version(before.versions[step.edge, step.origin])
+        if step.origin == "own" and step.edge is not None:
+            return Version(before.edges.get(step.edge, before.model))
         vectors = vectors_for(self.parts.rule, before.rule, step.edge or 0, sum(self.setting.sizes))
         return Version(before.model, vectors)
 
@@ -159,10 +172,10 @@ class _Driver:
         groups = [
             [] if together else [self.cloud],
             *([self.refs[key] for key in by_place.values()] for by_place in keys),
-            lasting, beside, [ref for _, ref in self.measured],
+            lasting, beside, [ref for _, ref in self.measured], list(self.residuals.values()),
         ]  # fmt: skip
         flat = iter(self.executor.get([ref for group in groups for ref in group]))
-        clouds, ends, fetched, kept, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
+        clouds, ends, fetched, kept, memory, handed, rows, residuals = ([next(flat) for _ in group] for group in groups)
         remembered = {device: after_turn(self.parts.rule, each) for part in memory for device, each in part.items()}
         state = replace(
             before,
@@ -170,9 +183,14 @@ class _Driver:
             fetched=dict(zip(program.under_way, fetched, strict=True)),
             versions={key: version.model for key, version in zip(program.keeps, kept, strict=True)},
         )
-        if together:
-            models = dict(zip(program.ends, ends, strict=True))
-            state = combine_edges(together, state, models, [each.extra for each in handed])
+        for region, by_edge in zip(self.residuals, residuals, strict=True):
+            mine = {edge: by_edge[edge] for edge in by_edge if self.setting.tree.region_of(edge) == region}
+            state = replace(state, residuals={**state.residuals, **mine})
+        models = dict(zip(program.ends, ends, strict=True))
+        if together and self.setting.tree.graph is not None:
+            state = mix_edges(self.setting, state, {edge: version.model for edge, version in models.items()})
+        elif together:
+            state = combine(together, state, models, program.weights, [each.extra for each in handed])
         for cloud in clouds:
             state = replace(
                 state, model=cloud.model, residuals=cloud.residuals, rule=cloud.rule, cloud=cloud.stored

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame
 from hflray.errors import WorkerLostError
+from hflray.fleet.tree import Tree
 from hflray.losses import summarise
 from hflray.training.actor_pool import ActorPool, pool_of
 from hflray.training.driver import train_round
 from hflray.training.exchange import EdgeTask, Trained
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
-from hflray.training.merging import Merge
+from hflray.training.merging import Gather, Merge
 from hflray.training.method import Method
 from hflray.training.plan import balance
 from hflray.training.program import AnyTask
@@ -127,6 +128,12 @@ class RayExecutor:
         version, after = call.remote(merge, cloud, trained, fetched, *beside)
         return version, after
 
+    def gather(self, gather: Gather, before: Any, versions: Sequence[Any], residuals: Any) -> tuple[Any, Any]:
+        """See `Executor.gather`."""
+        actor = self._pool.edges[gather.frame.index % len(self._pool.edges)]
+        version, after = actor.gather.options(num_returns=2).remote(gather, before, residuals, *versions)
+        return version, after
+
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""
         import ray
@@ -149,6 +156,7 @@ class RayHierarchy:
         cpus_per_actor: CPUs that each device actor reserves.
         gpus_per_actor: the part of a GPU that each device actor reserves.
         keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.actor_pool`.
+        tree: what lies above the edges.
     """
 
     def __init__(
@@ -160,6 +168,7 @@ class RayHierarchy:
         cpus_per_actor: float = 1.0,
         gpus_per_actor: float = 0.0,
         keep: bool = False,
+        tree: Tree | None = None,
     ) -> None:
         import ray
 
@@ -167,7 +176,7 @@ class RayHierarchy:
         self._idle = True  # no call is under way, and the last one did not fail
         self._samples, self._kind = np.diff(data.offsets), job.problem.kind
         self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
-        self.setting = setting_of(job, data, num_edges)
+        self.setting = setting_of(job, data, num_edges, tree or Tree())
         make = pool_of if keep else ActorPool
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)

@@ -1,4 +1,4 @@
-"""The edge iterations of a round, or of one edge's turn: who trains at which host, with which weight, for how many steps.
+"""The edge iterations of a round, or of one edge's turn: who trains where, with which weight, for how many steps.
 
 Nothing here depends on a model, so that every number is known before anything is trained. No Ray, no torch.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,13 +130,24 @@ class Iterations:
             self.fraction_bits, setting.seed, self._deviation,
         )  # fmt: skip
 
-    def cloud_frame(self) -> Frame:
-        """Return where and when the cloud combines the edges."""
-        weights, setting = self.edge_weights(), self.setting
+    def frame_above(self, place: Literal["region", "cloud"], index: int, q: int, weights: Sequence[int]) -> Frame:
+        """Return where and when a region combines edges after the edge iteration `q`, or the cloud what is below it."""
+        setting, q = self.setting, self._first + q if place == "region" else 0
         return Frame(
-            "cloud", 0, self.index, 0, len(weights), sum(weights.values()), setting.statistics,
-            self.fraction_bits, setting.seed,
-        )  # fmt: skip
+            place,
+            index,
+            self.index,
+            q,
+            len(weights),
+            sum(weights),
+            setting.statistics,
+            self.fraction_bits,
+            setting.seed,
+        )
+
+    def weights_in(self, begin: int, end: int) -> dict[int, int]:
+        """Return the weight of each edge that has devices from one edge iteration to before another: the last one's."""
+        return {edge: weight for plan in self.plans[begin:end] for edge, weight in plan.edge_weights.items()}
 
     def edge_weights(self) -> dict[int, int]:
         """Return the weight of each edge at the cloud: that of its last edge iteration with devices."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.aggregation import Aggregator, FloatVector, Frame, State
+from hflray.aggregation import Aggregator, FloatVector, Frame, Sent, State, finished
 from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
 from hflray.seeding import stream
@@ -72,6 +72,60 @@ class Merge:
     shares: tuple[tuple[int, float], ...] = ()
     buffers: bool = False
     steps: bool = True
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A region combines its edges.
+
+    Attributes:
+        method: what happens inside a round.
+        frame: where and when.
+        sizes: how many numbers each trained tensor of the network has.
+        edges: the edges whose models it combines.
+        weights: the weight of each.
+    """
+
+    method: Method
+    frame: Frame
+    sizes: tuple[int, ...]
+    edges: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+def gathered(
+    gather: Gather, before: Version, versions: Sequence[Version], residuals: Mapping[int, FloatVector]
+) -> tuple[Version, Mapping[int, FloatVector]]:
+    """Return the next version of a region, and what its edges keep of their compressed updates.
+
+    Args:
+        gather: who sends.
+        before: the region's version, with which its edges began.
+        versions: the edges' models.
+        residuals: what the edges have kept, by edge.
+
+    Raises:
+        DivergedError: the model is not finite.
+    """
+    parts, frame, residuals = gather.method.parts(), gather.frame, dict(residuals)
+    if len(gather.edges) < parts.region.least:
+        return before, residuals
+    lifted = []
+    for edge, weight, version in zip(gather.edges, gather.weights, versions, strict=True):
+        rng = stream(frame.seed, "compression of edges", frame.round, frame.iteration, edge)
+        model, residual = delivered(
+            version.model, before.model, 1.0, parts.edge_compressor, gather.sizes, rng, residuals.get(edge), "edge"
+        )
+        if residual is not None:
+            residuals[edge] = residual
+        lifted.append(parts.region.lift(Sent(model, before.model, weight, edge), frame))
+    start = parts.region.start(sum(gather.sizes))
+    model, _ = finished(parts.region, parts.region.combine(lifted), before.model, start, frame)
+    if not np.isfinite(model).all():
+        raise DivergedError(
+            f"round {frame.round}: the model of region {frame.index} is not finite; lower training.learning_rate"
+        )
+    return Version(model, before.vectors), residuals
 
 
 def towards(model: FloatVector, arriving: FloatVector, share: float) -> FloatArray:

@@ -23,7 +23,7 @@ from hflray.aggregation import Frame
 from hflray.cost import Schedule
 from hflray.training.exchange import EdgeTask
 from hflray.training.iterations import Iterations
-from hflray.training.merging import Merge
+from hflray.training.merging import Gather, Merge
 from hflray.training.state import RoundTask, Setting
 from hflray.world.turns import AsynchronousRound, Turn
 
@@ -59,8 +59,8 @@ class Fetch(NamedTuple):
     Attributes:
         key: of the model.
         edge: the edge; None: any, because all begin with the same.
-        origin: "global": the global model; "fetched": what the edge fetched in an earlier round; or the number of a
-            version of an asynchronous edge.
+        origin: "global": the global model; "fetched": what the edge fetched in an earlier round; "own": the model that
+            an edge has without a cloud; or the number of a version of an asynchronous edge.
     """
 
     key: Key
@@ -133,7 +133,22 @@ class Arrive(NamedTuple):
     after: Key
 
 
-Step = Fetch | Train | Combine | Mix | Arrive
+class Meet(NamedTuple):
+    """A region combines its edges.
+
+    Attributes:
+        gather: how.
+        parts: the key of the model of each edge.
+        before, after: the keys of the region's version before and after it.
+    """
+
+    gather: Gather
+    parts: tuple[Key, ...]
+    before: Key
+    after: Key
+
+
+Step = Fetch | Train | Combine | Mix | Meet | Arrive
 
 
 @dataclass(frozen=True)
@@ -142,14 +157,17 @@ class Program:
 
     Attributes:
         steps: its steps.
-        ends: where the cloud combines all edges at one moment, the key of what each edge sends, by edge.
-        together: the numbers of that; None: the cloud takes edges one by one.
+        ends: where the cloud combines all edges or regions at one moment, or edges mix without a cloud, the key of what
+            each of them sends, by its number.
+        weights: the weight of each at the cloud, by its number.
+        together: the edge iterations before that; None: the cloud takes edges one by one.
         under_way: the key of what each edge has fetched that is under way at the end of the round, by edge.
         keeps: the keys of versions of asynchronous edges that later rounds need, by edge and number.
     """
 
     steps: tuple[Step, ...]
     ends: Mapping[int, Key] = field(default_factory=dict)
+    weights: Mapping[int, int] = field(default_factory=dict)
     together: Iterations | None = None
     under_way: Mapping[int, Key] = field(default_factory=dict)
     keeps: Mapping[tuple[int, int], Key] = field(default_factory=dict)
@@ -238,13 +256,61 @@ def program_of(task: AnyTask, setting: Setting, hosts: int, shared_start: bool) 
     writer = _Writer(setting, task.wants_losses, shared_start)
     if isinstance(task, RoundTask):
         edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts)
-        version = {edge: writer.fetch(edge, 0) for edge in edges.last}
-        closing = setting.method.parts().adds_totals
-        for q in range(edges.count):
-            version = writer.iteration(edges, q, version, closing)
-        return Program(tuple(writer.steps), version, edges)
+        if setting.tree.graph is not None:
+            return _of_gossip(writer, task, edges)
+        return _of_a_cloud(writer, edges) if setting.tree.regions is None else _of_regions(writer, edges)
     turns = [update.turn for update in task.played.updates]
     return (_of_mixing_edges if task.mixes else _of_waiting_edges)(writer, task, turns, hosts)
+
+
+def _of_a_cloud(writer: _Writer, edges: Iterations) -> Program:
+    """Return the program of Algorithm 1."""
+    version = {edge: writer.fetch(edge, 0) for edge in edges.last}
+    closing = writer.setting.method.parts().adds_totals
+    for q in range(edges.count):
+        version = writer.iteration(edges, q, version, closing)
+    return Program(tuple(writer.steps), version, edges.weights_in(0, edges.count), edges)
+
+
+def _of_regions(writer: _Writer, edges: Iterations) -> Program:
+    """Return the program of a round in which regions combine their edges several times, and then send to the cloud.
+
+    A region keeps its model where no edge of it has devices. Regions are numbered after the edges.
+    """
+    setting, regions = writer.setting, writer.setting.tree.regions
+    assert regions is not None
+    parent = {edge: int(regions.parent[edge]) for edge in edges.last}
+    version = {edge: writer.fetch(edge, 0) for edge in parent}
+    model: dict[int, Key] = {}  # of each region
+    weight: dict[int, int] = {}
+    block = edges.count // setting.method.region_iterations
+    for q in range(edges.count):
+        version = writer.iteration(edges, q, version)
+        if (q + 1) % block:
+            continue
+        weights = edges.weights_in(q + 1 - block, q + 1)
+        for region in sorted({parent[edge] for edge in weights}):
+            members = sorted(edge for edge in weights if parent[edge] == region)
+            sent = tuple(weights[edge] for edge in members)
+            frame = edges.frame_above("region", region, q, sent)
+            gather = Gather(setting.method, frame, setting.sizes, tuple(members), sent)
+            before = model.get(region, writer.fetch(members[0], 0))
+            model[region], weight[region] = writer.key(), sum(sent)
+            writer.steps.append(Meet(gather, tuple(version[edge] for edge in members), before, model[region]))
+        version = {edge: model.get(parent[edge], key) for edge, key in version.items()}
+    count = setting.num_edges
+    ends = {count + region: key for region, key in model.items()}
+    return Program(tuple(writer.steps), ends, {count + region: weight[region] for region in model}, edges)
+
+
+def _of_gossip(writer: _Writer, task: RoundTask, edges: Iterations) -> Program:
+    """Return the program of a round in which edges mix their models with those of their neighbours, without a cloud."""
+    num_edges = writer.setting.num_edges
+    mixing = range(num_edges) if task.mixes is None else np.flatnonzero(task.mixes).tolist()
+    version = {edge: writer.before(edge, "own") for edge in sorted({*edges.last, *mixing})}
+    for q in range(edges.count):
+        version = writer.iteration(edges, q, version)
+    return Program(tuple(writer.steps), {edge: version[edge] for edge in mixing}, together=edges)
 
 
 def _of_waiting_edges(writer: _Writer, task: PlayedTask, turns: Sequence[Turn], hosts: int) -> Program:
@@ -276,7 +342,8 @@ def _of_waiting_edges(writer: _Writer, task: PlayedTask, turns: Sequence[Turn], 
         after = writer.iteration(iterations[number], q, {edge: version[number]})[edge]
         combined[number] += [after] if after != version[number] else []
         version[number] = after
-    return Program(tuple(writer.steps), under_way=_under_way(writer, task))
+    under_way = _under_way(writer, task)
+    return Program(tuple(writer.steps), under_way=under_way)
 
 
 def _in_time(turns: Sequence[Turn]) -> list[tuple[int, int | None]]:
@@ -336,7 +403,9 @@ def _of_mixing_edges(writer: _Writer, task: PlayedTask, turns: Sequence[Turn], h
     ends = {turn.edge: versions[turn.edge, turn.fetched + len(mixes[n])] for n, turn in enumerate(turns)}
     keeps = {key: version(*key) for key in _versions_to_keep(task.played)}
     together = _in_lockstep(setting, task.round_index, turns) if task.together and turns else None
-    return Program(tuple(writer.steps), ends if together else {}, together, _under_way(writer, task), keeps)
+    under_way = _under_way(writer, task)
+    weights = {} if together is None else together.weights_in(0, 1)
+    return Program(tuple(writer.steps), ends if together else {}, weights, together, under_way, keeps)
 
 
 def _mixes_in_time(turns: Sequence[Turn], index: int, kinds: Sequence[Callable[[int, int], None]]) -> list[Any]:

@@ -137,3 +137,24 @@ def check_edges(method: Method, parts: Parts) -> None:
         raise ConfigError(
             f"cost.secure_aggregation.shares: got a number {beside}; accepted with it: null; remove one of them"
         )
+
+
+def check_tree(method: Method, parts: Parts, gossips: bool) -> None:
+    """Raise ConfigError if something needs each edge's model at the cloud, which has those of regions, or is not there."""
+    beside, rule = "with tree.gossip" if gossips else "with tree.region", parts.rule
+    name = references.spoken(method.rule.name)
+    if gossips and (rule.extra or any(rule.vectors) or rule.makes_model or rule.needs_edges or parts.scales):
+        raise ConfigError(
+            f"training.rule.name: got {name} {beside}, and it needs a cloud; accepted with it: sgd, fedprox, or your "
+            "own without vectors; take one of them"
+        )
+    if rule.needs_edges or parts.scales:
+        raise ConfigError(
+            f"training.rule.name: got {name} {beside}, for which it is not defined; accepted with it: sgd, fedprox, "
+            "scaffold, feddyn, or your own that needs no edge's model; take one of them"
+        )
+    if gossips and method.edge_compressor != type(method)().edge_compressor:
+        raise ConfigError(
+            f"compression.edge.name: got {references.spoken(method.edge_compressor.name)} {beside}, whose edges mix "
+            "whole models; accepted with it: none; remove it"
+        )

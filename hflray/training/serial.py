@@ -10,21 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame
+from hflray.fleet.tree import Tree
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
 from hflray.training.driver import train_round
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
 from hflray.training.local import DeviceHost
-from hflray.training.merging import Cloud, Merge, merged, mixed
+from hflray.training.merging import Cloud, Gather, Merge, gathered, merged, mixed
 from hflray.training.program import AnyTask
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, Setting, TrainingState
 from hflray.training.steps import steps_of
 
 
-def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
-    """Return what is the same in all rounds of an experiment with M edges."""
+def setting_of(job: LocalJob, data: DeviceData, num_edges: int, tree: Tree) -> Setting:
+    """Return what is the same in all rounds of an experiment with M edges, and what lies above them."""
     module, samples = build(job.problem, job.seed), np.diff(data.offsets)
     counts, which = np.unique(samples, return_inverse=True)
     return Setting(
@@ -36,6 +37,7 @@ def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
         rate=job.learning_rate,
         sizes=tuple(tensor.numel() for tensor in trained(module)),
         statistics=num_statistics(module),
+        tree=tree,
     )
 
 
@@ -85,6 +87,12 @@ class SerialExecutor:
         """See `Executor.merge`."""
         return merged(merge, cloud, trained, fetched, beside)
 
+    def gather(
+        self, gather: Gather, before: Version, versions: Sequence[Version], residuals: Mapping[int, FloatVector]
+    ) -> tuple[Version, Mapping[int, FloatVector]]:
+        """See `Executor.gather`."""
+        return gathered(gather, before, versions, residuals)
+
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""
         return list(refs)
@@ -97,11 +105,12 @@ class SerialHierarchy:
         job: how devices train.
         data: the samples of all devices.
         num_edges: M.
+        tree: what lies above the edges.
     """
 
-    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int) -> None:
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, tree: Tree | None = None) -> None:
         self._data, self._kind = data, job.problem.kind
-        self._executor, self.setting = SerialExecutor(job, data), setting_of(job, data, num_edges)
+        self._executor, self.setting = SerialExecutor(job, data), setting_of(job, data, num_edges, tree or Tree())
 
     def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
