@@ -309,7 +309,7 @@ def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
 
 
 def edge_hops(fleet: Fleet, work: Workload, up: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:
-    """Return seconds and joules of one upload of each edge, (M,): to the cloud, its region, or neighbours that are `up`."""
+    """Return seconds and joules of one upload of each edge, (M,): to cloud, region, or neighbours that are `up`."""
     regions = fleet.tree.regions
     if not work.cloud_hop:
         return np.zeros(fleet.num_edges), np.zeros(fleet.num_edges)

@@ -106,10 +106,6 @@ class Tree:
     regions: Regions | None = None
     graph: Graph | None = None
 
-    def region_of(self, edge: int) -> int | None:
-        """Return the region of an edge; None without regions."""
-        return None if self.regions is None else int(self.regions.parent[edge])
-
     def take_edges(self, edges: IntArray) -> Tree:
         """Return the tree over these edges only."""
         if self is CLOUD_ALONE:

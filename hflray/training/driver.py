@@ -184,8 +184,9 @@ class _Driver:
             versions={key: version.model for key, version in zip(program.keeps, kept, strict=True)},
         )
         for region, by_edge in zip(self.residuals, residuals, strict=True):
-            mine = {edge: by_edge[edge] for edge in by_edge if self.setting.tree.region_of(edge) == region}
-            state = replace(state, residuals={**state.residuals, **mine})
+            members = np.flatnonzero(self.setting.tree.regions.parent == region).tolist()
+            of_members = {edge: by_edge[edge] for edge in members if edge in by_edge}
+            state = replace(state, residuals={**state.residuals, **of_members})
         models = dict(zip(program.ends, ends, strict=True))
         if together and self.setting.tree.graph is not None:
             state = mix_edges(self.setting, state, {edge: version.model for edge, version in models.items()})

@@ -140,7 +140,7 @@ def check_edges(method: Method, parts: Parts) -> None:
 
 
 def check_tree(method: Method, parts: Parts, gossips: bool) -> None:
-    """Raise ConfigError if something needs each edge's model at the cloud, which has those of regions, or is not there."""
+    """Raise ConfigError if something needs each edge's model at a cloud that has those of regions, or is not there."""
     beside, rule = "with tree.gossip" if gossips else "with tree.region", parts.rule
     name = references.spoken(method.rule.name)
     if gossips and (rule.extra or any(rule.vectors) or rule.makes_model or rule.needs_edges or parts.scales):
