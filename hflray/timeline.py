@@ -186,6 +186,8 @@ class Timeline:
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
         runs: what an asynchronous round has beside; None in any other round.
+        region_delay_s: when the model of each region has reached the cloud, (R,), s.
+        region_energy_j: what its edges and its own hop take, (R,), J.
     """
 
     devices: IntArray
@@ -209,6 +211,8 @@ class Timeline:
     message_bits: float
     device_bits: float
     runs: Runs | None = None
+    region_delay_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def spent_j(self) -> FloatArray:
@@ -426,6 +430,10 @@ def timeline(
             all_rows["bits"].sum() + (above.sent * bits).sum() + above.region_made.sum() * work.region_bits
         ),
         device_bits=work.device_bits,
+        region_delay_s=above.region_delay_s,
+        region_energy_j=np.zeros(0)
+        if hops.parent is None
+        else np.bincount(hops.parent, edge_energy_j, len(above.region_delay_s)),
     )
 
 
@@ -445,6 +453,7 @@ class _Above:
         edge_delay_s: T_m, (M,), s: its own iterations and hops, without waiting for other edges of its region.
         edge_j: what an edge's hops take, with an equal share of its region's, (M,), J.
         region_made: whether a region sends to the cloud, (R,).
+        region_delay_s: when its model has arrived, (R,), s.
         delay_s: when the last one has arrived, s.
     """
 
@@ -478,13 +487,15 @@ class _Above:
         ends_s, parent = self._hop(now_s), self._hops.parent
         self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * self._hops.energy_j
         self.region_made = np.zeros(len(self._hops.region_delay_s))
+        self.region_delay_s = self.region_made
         self.delay_s = float(ends_s.max())
         if parent is None:
             return
         np.maximum.at(self.region_made, parent, (self.reached[-1] & self._hops.made).astype(np.float64))
         region_s = np.zeros(len(self.region_made))
         np.maximum.at(region_s, parent, ends_s)
-        self.delay_s = float((region_s + self.region_made * self._hops.region_delay_s).max())
+        self.region_delay_s = region_s + self.region_made * self._hops.region_delay_s
+        self.delay_s = float(self.region_delay_s.max())
         self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]
         members = np.bincount(parent, minlength=len(region_s))
         self.edge_j = self.edge_j + (self.region_made * self._hops.region_energy_j / members)[parent]

@@ -100,7 +100,11 @@ def test_a_graph_and_w_of_files(tmp_path) -> None:
     [
         ({"region": {"count": 9}}, {}, ("tree.region.count: got 9", "1 to 5")),
         ({"gossip": {"graph": "star"}}, {}, ("tree.gossip.graph: got 'star'", "ring, complete, path")),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"}, ("g.csv", "edge 2", "connected")),
+        (
+            {"gossip": {"graph": "g.csv"}},
+            {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"},
+            ("g.csv", "edge 2", "connected"),
+        ),
         ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got 7", "0 to 4")),
         ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,other\n0,1\n"}, ("g.csv", "lacks the column neighbour")),
         (

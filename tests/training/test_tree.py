@@ -137,7 +137,10 @@ def test_a_saved_run_goes_on_with_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("name", TREES)
 def test_any_number_of_actors_gives_the_same_bits(name: str, ray_session) -> None:
     hashes = []
-    for backend in (("training.backend=serial",), *(("training.backend=ray", f"training.num_actors={n}") for n in (1, 2))):
+    for backend in (
+        ("training.backend=serial",),
+        *(("training.backend=ray", f"training.num_actors={n}") for n in (1, 2)),
+    ):
         with Experiment(small_config(*TREES[name], "max_rounds=2", "fleet.num_edges=3", *backend), cpus=2) as run:
             hashes.append([record.model_hash for record in run])
     assert hashes[0] == hashes[1] == hashes[2]
