@@ -13,8 +13,8 @@ from hflray.experiment import Experiment
 from hflray.fleet.tree import Graph, Regions, Tree, metropolis, mix
 from hflray.training.method import Spec
 from tests.conftest import small_config
+from tests.training import quadratics
 from tests.training.rounds import Rounds
-from tests.training.rules import quadratics
 
 THREE = np.arange(3)
 PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
