@@ -16,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.inputs.corpus import MENDED
 from tests.inputs.grammar import ROOT, Case, case
 from tests.inputs.harness import Ended, Place, new_place
 
@@ -78,12 +77,6 @@ def page(inside: Sequence[tuple[Case, Ended]], outside: Sequence[tuple[Case, End
             for name, count in named
         ),
         f"| {len(settings) - len(named)} other settings | {rest} |",
-        "",
-        f"These {len(MENDED)} inputs ended otherwise before they were mended; each is a test now:",
-        "",
-        "| input | before | now |",
-        "|---|---|---|",
-        *(f"| {one.name} | {one.before} | {'valid' if one.now is None else 'refused'} |" for one in MENDED),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""docs/mutants.md: the counts by module and every survivor with its judgement.
+"""docs/mutants.md: the counts by module and every survivor that is a gap of the tests.
 
 A judgement is written by hand in ``survivors.yaml``, for the line that the mutant changes and what it becomes. It says
 either that the mutant changes nothing that anyone could notice, and why, or that the tests have a gap.
@@ -24,17 +24,12 @@ INTRODUCTION = """\
 # Do the tests notice?
 
 A mutant is a core module with one token changed: `+` became `-`, `<` became `<=`, 5 became 6, `not` was added, a loop
-runs zero times. A module's mirror tests are run on each mutant. They kill it if one of them fails, and a mutant that
-none of them notices survives. The command below writes this page; the judgements of the survivors are written by hand
-in `tests/mutants/survivors.yaml`.
+runs zero times. The module's own tests are run on it, without those that start Ray or are slow. They kill it if one of
+them fails; a mutant that none notices survives. The judgements of survivors are in `tests/mutants/survivors.yaml`.
 
-* Command: `{command}`
-* Date: {date}. {machine}
-* The tool is [cosmic-ray](https://cosmic-ray.readthedocs.io): its operators make the mutants, and its database keeps
-  them. The sample is seeded: places of each module in proportion to their number, at least five, and one mutant of
-  each place. `tests/mutants/sample.py` says which mutants are left out.
-* Only the tests that mirror a module are run on it, without those that start Ray or are slow. Other tests would kill
-  some of the survivors.
+* Command: `{command}`, which writes this page ({date}. {machine})
+* The sample is seeded: places of each module in proportion to their number, at least five, and one mutant of each
+  place, made by [cosmic-ray](https://cosmic-ray.readthedocs.io). `tests/mutants/sample.py` says which are left out.
 
 """
 BELOW = """\
@@ -111,11 +106,7 @@ def page(sessions: Sequence[Session], command: str, date: str, machine: str, not
             "",
             *BELOW.splitlines(),
             "",
-            "### Survivors that change nothing",
-            "",
-            *survivors(results, "same"),
-            "",
-            "### Survivors that are gaps of the tests",
+            "Survivors that are gaps of the tests:",
             "",
             *survivors(results, "gap"),
             "",
