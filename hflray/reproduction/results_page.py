@@ -202,8 +202,10 @@ def _ranked(ranking: pd.DataFrame) -> list[str]:
     """Return the ranking without its ranks, and without fields in which so few seeds cannot give a p-value."""
     table = ranking.drop(columns=[name for name in ranking if name.endswith(RANK)])
     lines = []
-    for field, rows in table.groupby("data", sort=False) if "data" in table else ():
-        if not any(cell.endswith(")") and "(–" not in cell for cell in rows.iloc[:, 3:].to_numpy().ravel()):
+    for field in table["data"].unique() if "data" in table else []:
+        rows = table[table["data"] == field]
+        cells = rows.iloc[:, 3:].to_numpy().ravel()
+        if not any(cell.endswith(")") and "(–" not in cell for cell in cells):
             table = table[table["data"] != field]
             lines += ["", f"* {field}: not shown, because {rows['seeds'].iloc[0]} seeds cannot give p < 0.05."]
     return ["", to_markdown(table).rstrip(), *lines]
