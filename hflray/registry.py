@@ -1,5 +1,5 @@
 """The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, local rules, aggregators,
-compressors, parts of the world, trackers (sinks) and fleets, and their implementations.
+compressors, parts of the world, trackers (sinks), fleets and figures, and their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -23,7 +23,7 @@ from hflray.support.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",
-    "compressor", "availability", "fading", "mobility", "sink", "fleet",
+    "compressor", "availability", "fading", "mobility", "sink", "fleet", "figure",
 ]  # fmt: skip
 
 GROUPS: dict[Kind, str] = {
@@ -42,6 +42,7 @@ GROUPS: dict[Kind, str] = {
     "mobility": "hflray.mobilities",
     "sink": "hflray.sinks",
     "fleet": "hflray.fleets",
+    "figure": "hflray.figures",
 }
 
 BUILTIN: dict[Kind, dict[str, str]] = {
@@ -167,6 +168,18 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "random": "hflray.fleet.random:sample_fleet",
         "table": "hflray.fleet.table:make",
     },
+    "figure": {
+        "curves": "hflray.report.figures:curves",
+        "cost_bars": "hflray.report.figures:cost_bars",
+        "clustering_bars": "hflray.report.figures:clustering_bars",
+        "assignment_bars": "hflray.report.figures:assignment_bars",
+        "pareto": "hflray.report.figures:pareto",
+        "framework": "hflray.report.figures:framework",
+        "learning": "hflray.report.figures:learning",
+        "readings": "hflray.report.figures:readings",
+        "agent": "hflray.report.figures:agent",
+        "ranks": "hflray.report.figures:ranks",
+    },
 }
 
 # What a class needs for each kind, and what an object that a function has made needs.
@@ -186,6 +199,7 @@ ARGUMENTS: dict[Kind, tuple[str, ...]] = {
     "metric": ("outputs", "targets"),
     "sink": ("place",),
     "fleet": ("config", "rng"),
+    "figure": ("sweep",),
 }
 
 _ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process

@@ -43,7 +43,6 @@ OTHER_WORDS = {
     ("config/pinning.py", "experiment"): "the section of a sweep file",
     ("sweep/schema.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
-    ("sweep/places.py", "experiment"): "the section of a sweep file",
     ("sweep/results.py", "experiment"): "the experiment in MLflow",
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
     ("experiment/experiment.py", "clustering"): "a part of an experiment's state",
@@ -52,7 +51,6 @@ OTHER_WORDS = {
         ("support/glossary/" + file, name): "a kind of table"
         for file, name in (("row.py", "assignment"), ("row.py", "clustering"), ("rounds.py", "clustering"))
     },
-    **{("report/figures.py", name): "a figure" for name in ("assignment", "clustering")},
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 

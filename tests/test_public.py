@@ -28,7 +28,13 @@ PUBLIC = {
     "local_rule": "LocalRule", "aggregator": "Aggregator", "compressor": "Compressor", "availability": "Availability",
     "fading": "Fading", "mobility": "Mobility",
 }  # fmt: skip
-FUNCTIONS = {"model", "loss", "metric", "fleet"}  # a network extends torch's class, and the others are functions
+FUNCTIONS = {
+    "model",
+    "loss",
+    "metric",
+    "fleet",
+    "figure",
+}  # a network extends torch's class, and the others are functions
 
 
 def names_for_type_checkers() -> set[tuple[str, str]]:

@@ -47,7 +47,7 @@ def test_every_section_has_an_example() -> None:
 
 
 def test_every_named_file_exists() -> None:
-    new = {"carousel", "widest_edge", "leash", "midrange", "half", "nearest_edge", "line"}
+    new = {"carousel", "widest_edge", "leash", "midrange", "half", "nearest_edge", "line", "round_delays"}
     paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
     assert len(paths) > 15
     for path in paths:

@@ -86,11 +86,6 @@ def test_grids_multiply_and_zips_move_together(tmp_path) -> None:
     assert trials[0].name == "digits-H5-λ1-ikc-d3qn-s0-target_accuracy=0.9"
 
 
-def test_names_are_unique(tmp_path) -> None:
-    trials = expand(load_sweep(write(tmp_path, "sweep: {seed: {grid: [1, 1]}}")))
-    assert [trial.name for trial in trials] == ["0-digits-H50-λ1-ikc-d3qn-s1", "1-digits-H50-λ1-ikc-d3qn-s1"]
-
-
 @pytest.mark.parametrize(
     "sweep, short, whole",
     [
@@ -213,11 +208,6 @@ def test_a_setting_that_is_given_twice_is_refused(tmp_path, text: str, message: 
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_axes_that_share_the_beginning_of_a_name_are_two(tmp_path) -> None:
-    text = "sweep: {data.partition: {grid: [dirichlet]}, data.partition_options.edge_alpha: {grid: [1, 2]}}"
-    assert len(load_sweep(write(tmp_path, text)).sweep) == 2
-
-
 def test_an_axis_takes_the_place_of_the_experiments_value(tmp_path) -> None:
     text = "experiment: {seed: 7, training: {batch_size: 8}}\nsweep: {seed: {grid: [1]}, training: {grid: [%s]}}"
     (trial,) = expand(load_sweep(write(tmp_path, text % "{batch_size: 16, learning_rate: 0.1}")))
@@ -264,13 +254,6 @@ def test_literal_figure_5_sets_what_the_paper_prints() -> None:
         assert (learning.minutes, learning.env_steps) == (None, 30_000)
     longer = expand(load_sweep(CONFIGS / "fig5_literal.yaml", ["learning.env_steps=300000"]))
     assert [trial.config.learning.env_steps for trial in longer] == [300_000] * 2
-
-
-def test_figure_5s_trials_stop_at_the_same_step() -> None:
-    trials = expand(load_sweep(CONFIGS / "fig5_assigner_learning.yaml"))
-    (limits,) = {(trial.config.learning.minutes, trial.config.learning.env_steps) for trial in trials}
-    assert limits[0] is None
-    assert limits[1] is not None
 
 
 def test_figure_6_has_each_row_on_five_deployments_and_the_policies_of_algorithm_5_on_one() -> None:
@@ -343,11 +326,6 @@ def test_extreme_sweeps_are_refused_in_one_line(overrides: list[str], message: s
     with pytest.raises(ConfigError, match=message) as error:
         expand(load_sweep(None, overrides))
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_the_whole_section_may_be_overridden(tmp_path) -> None:
-    file = load_sweep(write(tmp_path, GOOD), ["sweep={seed: {grid: [4]}}"])
-    assert list(file.sweep) == ["seed"]
 
 
 def test_the_smoke_test_keeps_the_kind_of_the_data(tmp_path: Path) -> None:

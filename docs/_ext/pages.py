@@ -58,6 +58,7 @@ KINDS = {
     "metric": "metrics besides those of the kinds of data (`target.metric`)",
     "sink": "trackers (`tracking.sinks`)",
     "fleet": "fleets (`fleet.name`)",
+    "figure": "figures of a report (`hflray report --figure`, `drawings` of a `claims.yaml`)",
 }
 
 

@@ -21,7 +21,7 @@ from hflray import metrics  # noqa: E402
 from hflray.report.exports import read_exhibit  # noqa: E402
 from hflray.report.figures import MARKERS, STYLE  # noqa: E402
 from hflray.report.labels import COLOURS  # noqa: E402
-from hflray.report.runs import Run, Sweep  # noqa: E402
+from hflray.report.runs import RunRecord, SweepRecord  # noqa: E402
 from tests.training.answers import accuracy, grouped  # noqa: E402
 
 RESULTS = ROOT / "tests" / "data" / "results"
@@ -42,7 +42,7 @@ ROWS = (
 )
 
 
-def runs_of(sweep: Sweep, assigner: str, settings: dict[str, object]) -> list[Run]:
+def runs_of(sweep: SweepRecord, assigner: str, settings: dict[str, object]) -> list[RunRecord]:
     """Return the runs of an assigner with these settings, one for each deployment."""
     wanted = {"assignment.name": assigner, **settings}
     return [run for run in sweep.runs if all(run.settings[key] == value for key, value in wanted.items())]
@@ -81,7 +81,7 @@ def draw_compressors(axes: Any) -> None:
     """Draw joules against seconds to the target of each compressor with the optimal allocation."""
     sweep = read_exhibit(RESULTS / "compression")
 
-    def key(run: Run) -> tuple[str, ...]:
+    def key(run: RunRecord) -> tuple[str, ...]:
         section = run.config.compression.device
         return run.config.allocation.method, " ".join([section.name, *(f"{v:g}" for v in section.options.values())])
 
@@ -128,7 +128,7 @@ def draw_privacy(axes: Any) -> None:
     axes.legend(fontsize=8, loc="upper left")
 
 
-def _noise(run: Run) -> float:
+def _noise(run: RunRecord) -> float:
     return 0.0 if run.config.privacy.clip is None else run.config.privacy.noise_multiplier
 
 

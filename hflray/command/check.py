@@ -10,6 +10,7 @@ import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,6 +50,7 @@ TRIED: dict[str, str] = {
     "mobility": "moved, state saved",
     "sink": "a run of two rounds",
     "fleet": "made for 8 devices and 2 edges",
+    "figure": "drawn from a run of two rounds",
 }
 
 app = single()
@@ -85,11 +87,11 @@ def check(
     datasets = [name for kinds, name in parts if kinds == ["dataset"]]
     wrong = False
     for kinds, name in sorted(parts, key=lambda part: part[0] != ["dataset"]):
-        kind, problem = tried(kinds, f"{file}:{name}", [f"{file}:{each}" for each in datasets], overrides or ())
+        kind, problem = tried(kinds, f"{file}:{name}", [f"{file}:{dataset}" for dataset in datasets], overrides or ())
         wrong |= bool(problem)
         print(f"{kind:12} {name:20} {TRIED[kind]}: {problem or 'ok'}")
     for name in things:
-        if name not in [each for _, each in parts]:
+        if name not in [dataset for _, dataset in parts]:
             print(f"{'-':12} {name:20} not tried: no part, by its base class or its parameters")
     if wrong:
         raise typer.Exit(2)
@@ -122,6 +124,7 @@ def kinds_of(thing: Any) -> list[Kind]:
     signatures: dict[tuple[str, ...], list[Kind]] = {
         ("root",): ["dataset"],
         ("config", "rng"): ["fleet"],
+        ("sweep",): ["figure"],
         ("input_shape", "num_outputs"): ["model"],
         ("outputs", "targets"): ["metric", "loss"],
         ("module", "batches", "loss", "rate", "rng"): ["local_rule"],
@@ -170,6 +173,9 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
     try:
         if kind == "sink":
             return try_sink(reference)
+        if kind == "figure":
+            _try_figure(reference)
+            return None
         settings = [key for key, named in named_settings().items() if named == kind][:1]
         if kind == "aggregator":
             settings = _places(reference)
@@ -178,7 +184,11 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
             data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
             named = [f"{setting}={json.dumps(reference)}" for setting in settings]
             sections = tuple(f"{setting.rpartition('.')[0]}." for setting in settings)
-            more = [each for each in overrides if "options" not in each.partition("=")[0] or each.startswith(sections)]
+            more = [
+                override
+                for override in overrides
+                if "options" not in override.partition("=")[0] or override.startswith(sections)
+            ]
             try:
                 find_task("experiment").check(load_config(None, [*SMALL, *data_name, *model, *named, *more]))
                 return None
@@ -191,13 +201,34 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
     return first
 
 
+def _try_figure(reference: str) -> None:
+    """Draw a figure of the user's own from a small run. Raises what the figure raises."""
+    import pandas as pd
+
+    from hflray import registry
+    from hflray.config import load_config
+    from hflray.experiment import Experiment
+    from hflray.report.figures import save
+    from hflray.report.runs import RunRecord, SweepRecord
+    from hflray.sweep.tasks import DEFAULT
+    from hflray.tracking import History, Tables
+
+    config = load_config(None, [*SMALL, "max_rounds=2"])
+    with Experiment(config) as experiment:
+        rounds = pd.DataFrame([{"round": record.round} | record.metrics() for record in experiment])
+    history = History("own", "FINISHED", None, "", {}, {}, Tables(rounds), 0, 1)
+    sweep = SweepRecord("own", "own", DEFAULT, "", [RunRecord(history, config)])
+    with TemporaryDirectory() as folder:
+        save(registry.resolve("figure", reference), sweep, Path(folder), "own")
+
+
 def _data(kind: Kind, reference: str, datasets: Sequence[str]) -> list[tuple[str, str]]:
     """Return the data sets on which a part is tried until one fits, each with a network; empty: that of its kind."""
     if kind == "dataset":
         return [(reference, "")]
     if kind not in OF_DATA:
         return [DATA["classification"]]
-    return [*((each, "") for each in datasets), *DATA.values()]
+    return [*((dataset, "") for dataset in datasets), *DATA.values()]
 
 
 def _places(reference: str) -> list[str]:

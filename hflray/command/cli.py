@@ -34,7 +34,7 @@ COMMANDS = {
         "hflray.command.compare:app", "Print a sweep's closing table, or statistics of one or several sweeps."
     ),
     "leaderboard": Subcommand(
-        "hflray.reproduction.leaderboard.command:app",
+        "hflray.reproduction.leaderboard_command:app",
         "Score the shipped assigners or schedulers, and your own, on fixed instances.",
     ),
     "reproduce": Subcommand(

@@ -11,7 +11,7 @@ import typer
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.terminal.app import HELP, exit_code, single
-from hflray.sweep.compare import PLAIN, show
+from hflray.sweep.compare import show
 
 NOTES = 8  # the most notes on what is missing
 
@@ -57,20 +57,15 @@ def compare(
     if opens:
         raise ConfigError("--open: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
-    from hflray.support.terminal.output import new_console, say_notes, waiting
-    from hflray.support.terminal.tables import Table
+    from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
     console = new_console()
     with waiting(console, "reading runs", quiet=not console.is_terminal):
         result = contest(read(sweeps, results, tracking_uri), against, metric)
-    headings = [str(name) for name in result.texts.columns]
-    table = Table("", headings, left=headings.index("seeds"), caption=result.caption)
-    for row in result.texts.itertuples(index=False):
-        table.add_row(*map(str, row))
-    console.print(table)
+    console.print(result.table)
     if out is not None:
         for path in write(result, out):
-            console.print(f"  {path}", **PLAIN)
+            say(console, f"  {path}")
     say_notes(console, result.notes, NOTES)
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,15 +11,10 @@ import typer
 from hflray.support.terminal.app import HELP, group
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hflray.config import Split
     from hflray.data import Dataset
 
-# The bytes of the archives that torchvision downloads, for the progress bar.
-ARCHIVES = {"fashion_mnist": 30_878_645, "cifar10": 170_498_071}
-ARCHIVE_ENDINGS = (".gz", ".tgz", ".zip")
-EVERY_S = 0.2  # seconds between two looks at what has arrived
+ARCHIVES_MB = {"fashion_mnist": 31, "cifar10": 170}  # what torchvision downloads
 
 app = group()
 Root = Annotated[Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")]
@@ -40,10 +32,10 @@ def listing(root: Root = None) -> None:
     from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, stored_at
     from hflray.support.terminal.output import new_console, say
-    from hflray.support.terminal.tables import Table
+    from hflray.support.terminal.tables import TextTable
 
     folder = data_root(root)
-    table = Table(f"data sets in {folder}", ["data.name", "is"], left=2)
+    table = TextTable(f"data sets in {folder}", ["data.name", "is"], align="ll")
     for name in registry.names("dataset"):
         path = stored_at(name, folder, None)
         if path is not None:
@@ -71,16 +63,18 @@ def get(
     Example:
       hflray data get fashion_mnist cifar10 --root /data
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # torchvision's bars; ours stands for all files of a data set
     from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, load_dataset, stored_at
     from hflray.support.terminal.output import new_console, say, waiting
 
     console, folder = new_console(), data_root(root)
+    if not console.is_terminal:
+        os.environ.setdefault("TQDM_DISABLE", "1")  # torchvision's bars, one for each file
     for name in names:
         split: Split | None = "official" if official and name in WITH_A_SPLIT else None
-        arrives = name in ARCHIVES and stored_at(name, folder, split) is None
-        with downloading(console, name, folder) if arrives else waiting(console, f"reading {name}"):
+        arrives = name in ARCHIVES_MB and stored_at(name, folder, split) is None
+        text = f"downloading {name} ({ARCHIVES_MB[name]} MB)" if arrives else f"reading {name}"
+        with waiting(console, text, quiet=arrives and console.is_terminal):
             dataset = load_dataset(name, folder, split=split)
         say(console, f"{name}: {describe(dataset)}{_split(dataset)}; {_place(name, folder, split)}")
 
@@ -133,43 +127,3 @@ def megabytes(path: Path) -> str:
     """Return the size of a file or a folder, such as ``53 MB``."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return f"{sum(file.stat().st_size for file in files) / 1e6:,.0f} MB"
-
-
-@contextmanager
-def downloading(console: Console, name: str, folder: Path) -> Iterator[None]:
-    """Show how much of a data set has arrived: a bar on a terminal, one line elsewhere."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    from hflray.support.terminal.output import waiting
-
-    total = ARCHIVES[name]
-    if not console.is_terminal:
-        with waiting(console, f"downloading {name} ({total / 1e6:.0f} MB)"):
-            yield
-        return
-    bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=16), DownloadColumn(), TransferSpeedColumn(),
-                   TimeRemainingColumn(), console=console, transient=True)  # fmt: skip
-    task, ended = bar.add_task(name, total=total), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(EVERY_S):
-            bar.update(task, completed=min(arrived(name, folder), total))
-
-    watcher = threading.Thread(target=watch, name="hflray-download", daemon=True)
-    with bar:
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-
-
-def arrived(name: str, folder: Path) -> int:
-    """Return the bytes of the archives in the folder to which `hflray.data.download` downloads a data set."""
-    size = 0
-    for scratch in folder.glob(f".{name}-*"):
-        for path in scratch.rglob("*"):
-            with suppress(OSError):  # torchvision renames and removes files meanwhile
-                size += path.stat().st_size if path.suffix in ARCHIVE_ENDINGS else 0
-    return size

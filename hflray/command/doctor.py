@@ -125,24 +125,16 @@ def folders(results: Path, data: Path) -> Check:
         place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         usage = shutil.disk_usage(place)
         text = f"{folder.absolute()}: {usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} GiB"
-        reason = unwritable(place)
-        if reason:
-            yield Finding(
-                f"{name} folder", text, f"{place} cannot be written: {reason}",
-                f"make it writable, or name another with {setting}", needed,
-            )  # fmt: skip
+        problem = fix = ""
+        if reason := unwritable(place):
+            problem, fix = f"{place} cannot be written: {reason}", f"make it writable, or name another with {setting}"
         elif usage.free < FREE_BYTES:
-            yield Finding(
-                f"{name} folder", text, f"less than {FREE_BYTES / GIB:.0f} GiB is free",
-                f"free space, or name a folder on another disk with {setting}", needed,
-            )  # fmt: skip
+            problem = f"less than {FREE_BYTES / GIB:.0f} GiB is free"
+            fix = f"free space, or name a folder on another disk with {setting}"
         elif name == "temporary" and usage.used > FULL_SHARE * (usage.used + usage.free):
-            yield Finding(
-                f"{name} folder", text, f"the disk is over {FULL_SHARE:.0%} full, where Ray spills no objects to it",
-                "free space, or set $RAY_TMPDIR to a folder on another disk",
-            )  # fmt: skip
-        else:
-            yield Finding(f"{name} folder", text)
+            problem = f"the disk is over {FULL_SHARE:.0%} full, where Ray spills no objects to it"
+            fix, needed = "free space, or set $RAY_TMPDIR to a folder on another disk", False
+        yield Finding(f"{name} folder", text, problem, fix, needed and bool(problem))
 
 
 def unwritable(folder: Path) -> str:
@@ -234,22 +226,16 @@ def doctor(
 
 def show(finding: Finding, console: Console) -> None:
     """Print a finding, with its problem and its fix on lines of their own."""
-    mark, style = ("✗", "red") if finding.stops else ("!", "yellow")
-    lines: list[tuple[str, str, str | None]] = [(" " if finding.problem else "✓", finding.text, None)]
-    if finding.problem:
-        lines = [
-            (mark, finding.text, None),
-            ("", f"problem: {finding.problem}", style),
-            ("", f"fix: {finding.fix}", None),
-        ]
     from hflray.support.terminal.output import say
     from hflray.support.terminal.tables import fold
 
-    for number, (sign, text, colour) in enumerate(lines):
-        name = finding.name if number == 0 else ""
+    mark, style = ("✓", None) if not finding.problem else ("✗", "red") if finding.stops else ("!", "yellow")
+    lines: list[tuple[str, str, str | None]] = [(f"{mark} {finding.name:{NAME_WIDTH}}", finding.text, None)]
+    if finding.problem:
+        lines += [("", f"problem: {finding.problem}", style), ("", f"fix: {finding.fix}", None)]
+    for head, text, colour in lines:
         for part, line in enumerate(fold(text, max(20, console.width - NAME_WIDTH - 3))):
-            head = f"{sign:1} {name:{NAME_WIDTH}}" if part == 0 else " " * (NAME_WIDTH + 2)
-            say(console, f"{head} {line}", colour)
+            say(console, f"{head if part == 0 else '':{NAME_WIDTH + 2}} {line}", colour)
 
 
 def verdict(findings: list[Finding]) -> Any:

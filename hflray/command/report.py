@@ -7,7 +7,8 @@ imported only when a command runs, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,14 +20,10 @@ from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
-    from hflray.report.figures import Draw
-    from hflray.report.runs import Run, Sweep
-    from hflray.support.terminal.tables import Table
+    from hflray.report.runs import RunRecord, SweepRecord
 
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 COMMANDS = ("show", "explain", "list", "results", "convert")
 
@@ -63,59 +60,34 @@ def overview() -> None:
     """
 
 
-def _read(name: str | None, results: Path, source: Path | None, uri: str | None, console: Console) -> Sweep:
-    """Read the sweep called `name`, with a progress bar while MLflow is read."""
+def _read(name: str | None, results: Path, source: Path | None, uri: str | None, console: Console) -> SweepRecord:
+    """Read the sweep called `name` from the results, or from the exports in `source`."""
+    from hflray.report.exports import named_exports, read_exhibit
     from hflray.report.runs import read_sweep
+    from hflray.support.terminal.output import waiting
 
     if source is not None:
-        return _read_from_exports(name, source)
+        places = named_exports(source, [name] if name else ())
+        if len(places) > 1:
+            raise ConfigError(
+                f"SWEEP: name one of the exports in {source}: {', '.join(place.name for place in places)}"
+            )
+        return read_exhibit(places[0])
     if name is None:
         raise ConfigError("SWEEP: name a sweep, or give its exports with --from DIR")
-    with _bar("reading runs", console) as bar:
-        task = bar.add_task("runs", total=None)
-        return read_sweep(results, name, uri, lambda done, total: bar.update(task, completed=done, total=total))
+    with waiting(console, "reading runs", quiet=not console.is_terminal):
+        return read_sweep(results, name, uri)
 
 
-def _bar(text: str, console: Console) -> Any:
-    """Return a progress bar that only a terminal shows."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(TextColumn(text), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
-                    disable=not console.is_terminal, transient=True)  # fmt: skip
-
-
-def _read_from_exports(name: str | None, source: Path) -> Sweep:
-    from hflray.report.exports import exports, read_exhibit
-
-    folders = {folder.name: folder for folder in exports(source)}
-    if not folders:
-        raise ConfigError(f"--from {source}: holds no export; write one with --export {source}")
-    if name is None and len(folders) == 1:
-        return read_exhibit(next(iter(folders.values())))
-    if name not in folders:
-        hint = nearest(name, folders) if name else ""
-        accepted = ", ".join(folders)
-        raise ConfigError(f"{name or 'SWEEP'}: is not among the exports in {source}{hint}; accepted: {accepted}")
-    return read_exhibit(folders[name])
-
-
-def _table(frame: pd.DataFrame, title: str) -> Table:
-    from hflray.support.terminal.tables import Table
-
-    table = Table(title, [str(name) for name in frame.columns])
-    for row in frame.itertuples(index=False):
-        table.add_row(*(str(cell) for cell in row))
-    return table
-
-
-def _draw(sweep: Sweep, drawings: dict[str, Draw], folder: Path, missing: list[str]) -> list[Path]:
-    """Draw each figure and return the paths; add a line to `missing` for each figure that cannot be drawn."""
+def _draw(sweep: SweepRecord, drawings: Mapping[str, str], folder: Path, missing: list[str]) -> list[Path]:
+    """Draw figures by the stem of their file and return the paths; add a line to `missing` for each without one."""
+    from hflray import registry
     from hflray.report import figures
 
     paths: list[Path] = []
-    for stem, draw in drawings.items():
+    for stem, name in drawings.items():
         try:
-            paths += figures.save(draw, sweep, folder, stem)
+            paths += figures.save(registry.resolve("figure", name), sweep, folder, stem)
         except HflrayError as error:
             missing.append(f"{stem}: not drawn: {error}")
     return paths
@@ -128,7 +100,9 @@ def show(
     ] = None,
     figure: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Draw only this figure of the paper (see list); repeatable."),
+        typer.Option(
+            metavar="NAME", help="Draw only this figure of the paper (see list), or mine.py:draw; repeatable."
+        ),
     ] = None,
     export_to: Annotated[
         Path | None,
@@ -145,65 +119,70 @@ def show(
     tracking_uri: Uri = None,
 ) -> None:
     """Draw the figures, tables and page of a sweep."""
-    from hflray import metrics
-    from hflray.report import figures, page, tables
+    from hflray import metrics, registry
+    from hflray.report import page, tables
     from hflray.report.exports import export, lacking
     from hflray.reproduction.command import print_verdicts
     from hflray.reproduction.judge import drawn, verdicts
-    from hflray.reproduction.protocol import exhibit, exhibit_of
-    from hflray.support.terminal.output import new_console, waiting
+    from hflray.reproduction.protocol import exhibit_of, exhibits
+    from hflray.support.references import short
+    from hflray.support.terminal.output import new_console, say, waiting
     from hflray.support.text import as_file_stem
 
     if brief and export_to is None:
         raise ConfigError("--brief: got it without --export; accepted: with --export DIR; add that, or leave it out")
     console = new_console()
-    requested = {name: exhibit(name) for name in figure or ()}
+    exhibit_by_name = exhibits()
+    requested = {name: exhibit_by_name[name] for name in figure or () if name in exhibit_by_name}
+    own_drawings = {as_file_stem(short(name)): registry.check("figure", name, "--figure", list(exhibit_by_name))
+                    for name in figure or () if name not in exhibit_by_name}  # fmt: skip
     runs = _read(sweep, results, source, tracking_uri, console)
     missing = list(runs.notes)
     in_results = source is None and (results / runs.title).is_dir()
     folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / as_file_stem(runs.name))
-    own = exhibit_of(runs)
-    exhibits = requested or ({own.config: own} if own else {})
+    belonging = exhibit_of(runs)
+    shown_exhibits = requested if figure else {belonging.config: belonging} if belonging else {}
     paths: list[Path] = []
     with waiting(console, "drawing"):
-        for shown in exhibits.values():
-            draw = {stem: getattr(figures, name) for stem, name in shown.drawings.items()}
-            paths += _draw(drawn(shown, runs), draw, folder, missing)
-        judged = {name: verdicts(shown, runs) for name, shown in exhibits.items() if shown.claims}
-        if not requested:
+        for shown in shown_exhibits.values():
+            paths += _draw(drawn(shown, runs), shown.drawings, folder, missing)
+        paths += _draw(runs, own_drawings, folder, missing)
+        judged = {name: verdicts(shown, runs) for name, shown in shown_exhibits.items() if shown.claims}
+        if not figure:
             main = runs.main_metric  # a metric of the user's own may be called as another figure is
             curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
-            drawings = {curves if stem == metrics.ACCURACY else stem: figures.FIGURES[stem]
-                        for stem in runs.shown.figures}  # fmt: skip
+            drawings = {curves if stem == metrics.ACCURACY else stem: name for stem, name in runs.shown.figures.items()}
             paths += _draw(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)
-            index, not_shown = page.write(runs, folder, judged.get(own.config) if own else None)
+            index, not_shown = page.write(runs, folder, judged.get(belonging.config) if belonging else None)
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
         if export_to is not None:
             paths.append(export(runs, export_to / as_file_stem(runs.name), brief))
             missing += lacking(runs, brief)
-    console.print(_table(tables.summary(runs), runs.title))
+    console.print(tables.summary(runs))
     for claims in judged.values():
         print_verdicts(claims, console)
     _print_paths(paths, console)
     for note in missing:
-        console.print(f"missing: {note}", style="yellow", **PLAIN)
+        say(console, f"missing: {note}", "yellow")
     if not paths:
         raise typer.Exit(1)
 
 
 def _print_paths(paths: Sequence[Path], console: Console) -> None:
     """Print the written files; more than 20 files of one folder are only counted."""
+    from hflray.support.terminal.output import say
+
     by_folder: dict[Path, list[Path]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, []).append(path)
     for folder, members in by_folder.items():
         if len(members) > 20:
-            console.print(f"  {folder}/ ({len(members)} files)", **PLAIN)
+            say(console, f"  {folder}/ ({len(members)} files)")
         else:
             for path in members:
-                console.print(f"  {path}", **PLAIN)
+                say(console, f"  {path}")
 
 
 @app.command(context_settings=HELP)
@@ -218,7 +197,7 @@ def explain(
     tracking_uri: Uri = None,
 ) -> None:
     """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
-    from hflray.report.explain import explain as explained
+    from hflray.report.detail import explain as explained
     from hflray.support.terminal.output import new_console
 
     console = new_console()
@@ -227,27 +206,25 @@ def explain(
 
 def _find_run(
     run: str, sweep: str | None, source: Path | None, results: Path, uri: str | None, console: Console
-) -> Run:
+) -> RunRecord:
     """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
-    from hflray.report.exports import exports, read_exhibit
+    from hflray.report.exports import named_exports, read_exhibit
     from hflray.sweep.results import by_start
 
     if source is not None and sweep is None:
-        exhibits = [read_exhibit(folder) for folder in exports(source)]
-        for one in exhibits:
-            if any(member.name == run for member in one.runs):
-                return one.find(run)
-        names = [member.name for one in exhibits for member in one.runs]
-        raise ConfigError(f"{run}: no such run in the exports in {source}{nearest(run, names)}")
-    if source is not None or sweep is not None:
-        return _read(sweep, results, source, uri, console).find(run)
-    folders = [folder for folder in by_start(results) if (folder / "journal" / f"{run}.jsonl").is_file()]
-    if not folders:
-        names = [path.stem for path in results.glob("*/journal/*.jsonl")]
-        raise ConfigError(
-            f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
-        )
-    return _read(str(folders[0]), results, None, uri, console).find(run)
+        exhibits = [read_exhibit(place) for place in named_exports(source)]
+        return replace(
+            exhibits[0], title=str(source), runs=[member for shown in exhibits for member in shown.runs]
+        ).find(run)
+    if source is None and sweep is None:
+        folders = [folder for folder in by_start(results) if (folder / "journal" / f"{run}.jsonl").is_file()]
+        if not folders:
+            names = [path.stem for path in results.glob("*/journal/*.jsonl")]
+            raise ConfigError(
+                f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
+            )
+        sweep = str(folders[0])
+    return _read(sweep, results, source, uri, console).find(run)
 
 
 @app.command(
@@ -256,14 +233,14 @@ def _find_run(
 def listing() -> None:
     """Print the figures and tables of the paper, with the commands that run and draw each."""
     from hflray.reproduction.protocol import exhibits
-    from hflray.support.terminal.output import new_console
+    from hflray.support.terminal.output import new_console, say
 
     console = new_console()
     tune, report = spoken("tune", "hflray.tune"), spoken("report", "hflray.report")
     for name, shown in exhibits().items():
-        console.print(f"{name:8} {shown.label}: {shown.shows}", **PLAIN)
-        console.print(f"{'':8} {tune} tune_configs/{shown.config}.yaml", style="dim", **PLAIN)
-        console.print(f"{'':8} {report} {shown.config} --figure {name}", style="dim", **PLAIN)
+        say(console, f"{name:8} {shown.label}: {shown.shows}")
+        say(console, f"{'':8} {tune} tune_configs/{shown.config}.yaml", "dim")
+        say(console, f"{'':8} {report} {shown.config} --figure {name}", "dim")
 
 
 @app.command(
@@ -277,11 +254,11 @@ def results_page(
 ) -> None:
     """Write our results beside the paper's as one markdown file, from exports."""
     from hflray.reproduction import results_page
-    from hflray.support.terminal.output import new_console
+    from hflray.support.terminal.output import new_console, say
 
     text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix())
     write(out, text)
-    new_console().print(f"  {out}", **PLAIN)
+    say(new_console(), f"  {out}")
 
 
 @app.command("convert", context_settings=HELP, help="Write exports of an older form again as one file each.")
@@ -290,13 +267,13 @@ def convert_exports(
 ) -> None:
     """Write exports of an older form again as one file each."""
     from hflray.report.exports import convert
-    from hflray.support.terminal.output import new_console
+    from hflray.support.terminal.output import new_console, say
 
     console = new_console()
     if not folder.is_dir():
         raise ConfigError(f"convert {folder}: is no folder; name one that holds exports")
     for path in convert(folder):
-        console.print(f"  {path}", **PLAIN)
+        say(console, f"  {path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,8 @@ import pandas as pd
 from hflray import metrics
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, label_each
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
+from hflray.timeline import Timeline
 
 LINES = ("solid", "dash", "dashdot", "dot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
@@ -30,6 +31,7 @@ X_AXES = (
 POINTS = 24_000  # the points of a chart's curves; with more rounds, each curve has evenly chosen ones
 NUMBER = re.compile(r"(?:^| )([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)%?$")  # at the end of a value's label
 MAX_CHOICES = 12  # the values of a setting that has a button for each
+MOST_TURNS, DECIMALS = 3000, 6  # turns of edges that a page has of a run, and the decimals of their times
 
 
 def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
@@ -37,7 +39,7 @@ def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
-def groups(sweep: Sweep) -> list[dict[str, Any]]:
+def groups(sweep: SweepRecord) -> list[dict[str, Any]]:
     """Return each group's label, its line's ``colour``, ``dash`` and ``symbol``, and its ``values`` of what varies.
 
     Groups that differ only in H or λ share a colour and have different lines, unless there are too many of them.
@@ -66,7 +68,7 @@ def groups(sweep: Sweep) -> list[dict[str, Any]]:
     return drawn
 
 
-def choices(sweep: Sweep) -> list[dict[str, Any]]:
+def choices(sweep: SweepRecord) -> list[dict[str, Any]]:
     """Return the settings by which a reader chooses or colours groups.
 
     Each has the ``key``, its ``place`` in a group's ``values``, and the ``labels`` there with their ``colours``.
@@ -87,7 +89,7 @@ def _in_order(labels: Sequence[str]) -> list[str]:
     return sorted(labels, key=places.__getitem__) if len(places) == len(labels) else list(labels)
 
 
-def curves(sweep: Sweep) -> dict[str, Any] | None:
+def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     """Return the curves over the rounds: means over the seeds, with the standard deviation of several seeds.
 
     Returns:
@@ -99,7 +101,7 @@ def curves(sweep: Sweep) -> dict[str, Any] | None:
     members = list(sweep.groups().values())
     drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
     for row in metrics.curves(sweep.logged):
-        lines = {place: series.Curve("", "", row, runs) for place, runs in enumerate(members)}
+        lines = {place: series.MeanCurve("", row, runs) for place, runs in enumerate(members)}
         tables = {place: line.table for place, line in lines.items() if line.logged}
         if tables:
             drawn.append((row, tables))
@@ -134,7 +136,7 @@ def _rounds(tables: Sequence[pd.DataFrame], lines: int) -> np.ndarray[Any, Any]:
     return np.asarray(every[np.unique(np.linspace(0, len(every) - 1, most).astype(int))])
 
 
-def _against(runs: Sequence[Run], metric: str, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _against(runs: Sequence[RunRecord], metric: str, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     means = series.over_seeds(runs, metric)["mean"].reindex(steps).to_numpy(dtype=float)
     return np.asarray(means * metrics.describe(metric).scale)
 
@@ -147,7 +149,7 @@ def _line(table: pd.DataFrame | None, steps: np.ndarray[Any, Any] | None) -> dic
     return {"mean": rounded(shown["mean"]), "std": rounded(deviation) if deviation.any() else None}
 
 
-def bars(sweep: Sweep, metric: str) -> dict[str, Any] | None:
+def bars(sweep: SweepRecord, metric: str) -> dict[str, Any] | None:
     """Return a bar for each group: the mean and the standard deviation; None if no run has the metric."""
     every = series.bars(sweep, metric)
     if not any(bar.values for bar in every):
@@ -159,7 +161,7 @@ def bars(sweep: Sweep, metric: str) -> dict[str, Any] | None:
     }
 
 
-def pareto(sweep: Sweep) -> dict[str, Any] | None:
+def pareto(sweep: SweepRecord) -> dict[str, Any] | None:
     """Return energy against delay, a point for each group, in the lines that join them; None if no group has both."""
     table = series.points(sweep)
     if table.empty:
@@ -169,3 +171,49 @@ def pareto(sweep: Sweep) -> dict[str, Any] | None:
         columns = {key: rounded(rows[key]) for key in ("delay_s", "energy_j", "delay_std", "energy_std")}
         lines.append({"name": name, "group": rows.index.tolist(), "point": rows["point"].tolist(), **columns})
     return {"x": f"Simulated time delay {per} (s)", "y": f"Simulated energy {per} (J)", "lines": lines}
+
+
+def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] | None:
+    """Return the turns whose models reached the cloud, in the order of the updates, and the ends of the rounds.
+
+    All times are in s since the beginning of the first round. The keys are those of an update: its ``edge``, the
+    ``start`` of its turn, when the edge began to send (``sent``) and when its model arrived (``end``), the ``version``
+    of the global model from which the turn began, its staleness (``stale``) and its ``share`` in the step. ``rounds``
+    are the ends of the rounds. The turns end with the round in which they become more than `MOST_TURNS`.
+
+    Args:
+        rounds: the timelines of consecutive rounds from the first, and how long each round lasted, s.
+
+    Returns:
+        The columns; None if the rounds have no turns, as under another cloud.
+    """
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("edge", "start", "sent", "end", "version", "stale", "share", "rounds")
+    }
+    begin_s, has_turns = 0.0, False
+    last_s: dict[int, float] = {}  # when an edge's last model arrived
+    first_s: dict[tuple[int, int], float] = {}  # when a turn of an edge began; its rows may end in several rounds
+    for timeline, delay_s in rounds:
+        runs = timeline.runs
+        if runs is None:
+            break
+        has_turns = True
+        for edge, turn, start_s in zip(timeline.edges, runs.turn, np.fmin.reduce(timeline.start_s), strict=True):
+            if np.isfinite(start_s):
+                key = int(edge), int(turn)
+                first_s[key] = min(first_s.get(key, np.inf), float(start_s) + begin_s)
+        for edge, turn, version, sent_s, end_s, stale, share in runs.updates:
+            # At an asynchronous edge a turn may have no pass of its own; then it begins when the last model arrived.
+            start_s = first_s.pop((int(edge), int(turn)), last_s.get(int(edge), 0.0))
+            last_s[int(edge)] = end_s + begin_s
+            times_s = {"start": start_s, "sent": sent_s + begin_s, "end": end_s + begin_s}
+            for name, value in times_s.items():
+                columns[name].append(round(float(value), DECIMALS))
+            for name, value in (("edge", edge), ("version", version), ("stale", stale)):
+                columns[name].append(int(value))
+            columns["share"].append(round(float(share), DECIMALS))
+        begin_s += delay_s
+        columns["rounds"].append(round(begin_s, DECIMALS))
+        if len(columns["edge"]) > MOST_TURNS:
+            break
+    return columns if has_turns else None

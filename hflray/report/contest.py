@@ -29,18 +29,18 @@ from hflray.errors import ConfigError, nearest
 from hflray.report.exports import SUFFIX, exports, read_exhibit
 from hflray.report.labels import DEPLOYMENT, H, label_each, pretty
 from hflray.report.ranking import QUANTITIES, BySeed, compare, has_reached, median_text, test_texts
-from hflray.report.runs import Run, Sweep, differing, read_sweep
+from hflray.report.runs import LENGTHS, RunRecord, SweepRecord, differing, is_one_of, read_sweep
 from hflray.report.series import bar_value
 from hflray.support.arrays import FloatArray
 from hflray.support.files import write as write_file
 from hflray.support.pairs import LEVEL, Pairs, family_p, least_p, mean_interval, signed_rank_p
 from hflray.support.references import short, spoken
+from hflray.support.terminal.tables import TextTable
 from hflray.support.text import one_line
 from hflray.sweep.results import locate
 
-# Settings that say how long a run lasts. They identify no trial, but runs that differ in them are not alike.
-LIMITS = ("max_rounds", "target_accuracy", "target.", "learning.minutes", "learning.env_steps", "agent.env_steps")
-CONDITIONS = ("data.", "fleet.", "world.", "cost.", H, *LIMITS)
+# Settings that make cases, and no contestants. Lengths identify no trial, but runs that differ in them are not alike.
+CONDITIONS = ("data.", "fleet.", "world.", "cost.", H, *LENGTHS)
 RATIOS = ("s", "J", "bit")  # the units of metrics that are compared by ratios
 OF_TARGETS = dict(QUANTITIES.values())  # what a run that missed its target has spent
 REACHED = "reached"
@@ -73,7 +73,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """A contestant beside the reference in one case and metric.
 
     Attributes:
@@ -149,14 +149,15 @@ class Contest:
         notes: what was left out and why, one line each.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[Comparison]
     notes: Sequence[str]
 
     @property
-    def texts(self) -> pd.DataFrame:
+    def table(self) -> TextTable:
         """The table for a reader; without the column of cases if there is one."""
-        texts = pd.DataFrame([row.texts for row in self.rows])
-        return texts if texts["case"].nunique() > 1 else texts.drop(columns="case")
+        table = TextTable.of([row.texts for row in self.rows], caption=self.caption)
+        table = table if len(set(table["case"])) > 1 else table.without(["case"])
+        return replace(table, align="l" * list(table.headings).index("seeds"))
 
     @property
     def caption(self) -> str:
@@ -170,13 +171,13 @@ class Contest:
         return f"Beside {self.rows[0].reference}, paired by seed; p of the exact signed-rank test, {tests}."
 
 
-def read(names: Sequence[str], results: Path, tracking_uri: str | None = None) -> dict[str, Sweep]:
+def read(names: Sequence[str], results: Path, tracking_uri: str | None = None) -> dict[str, SweepRecord]:
     """Return the sweeps of these names in the results, or at these places of sweeps or exports, by their short names.
 
     Raises:
         ConfigError: there is no such sweep, or the sweeps are of different tasks.
     """
-    sweeps: dict[str, Sweep] = {}
+    sweeps: dict[str, SweepRecord] = {}
     for name in dict.fromkeys(names):
         sweep = read_exhibit(Path(name)) if _is_export(name, results) else read_sweep(results, name, tracking_uri)
         end = Path(name).name.removesuffix(SUFFIX)
@@ -199,7 +200,7 @@ def _is_export(name: str, results: Path) -> bool:
     return False
 
 
-def contest(sweeps: Mapping[str, Sweep], against: str | None = None, metric: str | None = None) -> Contest:
+def contest(sweeps: Mapping[str, SweepRecord], against: str | None = None, metric: str | None = None) -> Contest:
     """Return the statistics of each contestant beside the reference.
 
     Args:
@@ -212,19 +213,19 @@ def contest(sweeps: Mapping[str, Sweep], against: str | None = None, metric: str
         ConfigError: no contestant or metric has this name, there is one contestant only, or none shares a seed of a
             case with the reference.
     """
-    own = {text: label for sweep in sweeps.values() for run in sweep.runs for text, label in run.labels.items()}
-    every = [replace(run, part=name, labels=own) for name, sweep in sweeps.items() for run in sweep.runs]
+    labels = {text: label for sweep in sweeps.values() for run in sweep.runs for text, label in run.labels.items()}
+    every = [replace(run, part=name, labels=labels) for name, sweep in sweeps.items() for run in sweep.runs]
     runs = [run for run in every if run.ended]
     notes = [f"{name}: {note}" for name, sweep in sweeps.items() for note in sweep.notes]
     running = len(every) - len(runs)
     notes += [f"left out: {running} of {len(every)} runs, which have not ended"] if running else []
-    limits = dict.fromkeys(key for run in runs for key in run.settings if _is_one(key, LIMITS))
+    limits = dict.fromkeys(key for run in runs for key in run.settings if is_one_of(key, LENGTHS))
     keys = differing(runs) + [key for key in limits if len({repr(run.settings.get(key)) for run in runs}) > 1]
     names, chosen, reference = _contestants(runs, keys, against)
     metric = metric and _metric(runs, metric)
     cases, twice = _cases(runs, names, [key for key in keys if key not in chosen])
     notes += [f"left out: {twice} of {len(runs)} runs, whose trials newer runs repeat"] if twice else []
-    rows: list[Row] = []
+    rows: list[Comparison] = []
     for case, contestants in cases.items():
         own_rows = list(_rows(case, contestants, reference, next(iter(sweeps.values())), metric))
         notes += [] if own_rows else [f"{case or 'all runs'}: left out: {reference} and no other share a seed"]
@@ -244,23 +245,22 @@ def contest(sweeps: Mapping[str, Sweep], against: str | None = None, metric: str
     return Contest(tested, notes)
 
 
-def _is_one(key: str, starts: Sequence[str]) -> bool:
-    """Return whether a key is one of `starts`, or begins with one that ends in a dot."""
-    return any(key == start or (start.endswith(".") and key.startswith(start)) for start in starts)
-
-
-def _contestants(runs: Sequence[Run], keys: Sequence[str], against: str | None) -> tuple[list[str], list[str], str]:
+def _contestants(
+    runs: Sequence[RunRecord], keys: Sequence[str], against: str | None
+) -> tuple[list[str], list[str], str]:
     """Return each run's contestant, the settings that make the contestants, and the reference among them."""
-    chosen = [key for key in keys if not _is_one(key, CONDITIONS)] or list(keys)
+    chosen = [key for key in keys if not is_one_of(key, CONDITIONS)] or list(keys)
     names = [label or "default" for label in label_each(runs, chosen)] if keys else [run.part for run in runs]
     alone = {name for run, name in zip(runs, names, strict=True) if run.part == against}
     against = alone.pop() if len(alone) == 1 else against
     if against is not None and against not in names:
         spelled = {key: [_spellings(run, key, label) for run, label in zip(runs, label_each(runs, [key]), strict=True)]
                    for key in keys}  # fmt: skip
-        owners = [key for key, each in spelled.items() if any(against in texts for texts in each)]
+        owners = [key for key, spellings in spelled.items() if any(against in texts for texts in spellings)]
         if len(owners) != 1:
-            near = nearest(against, [*names, *(text for each in spelled.values() for text in set().union(*each))])
+            near = nearest(
+                against, [*names, *(text for spellings in spelled.values() for text in set().union(*spellings))]
+            )
             reason = f"is a value of {' and of '.join(owners)}" if owners else f"is no contestant{near}"
             listing = "; ".join(map(one_line, dict.fromkeys(names))) or "none"
             raise ConfigError(f"--against: got {one_line(against)}, which {reason}; accepted: {listing}; name one")
@@ -279,7 +279,7 @@ def _contestants(runs: Sequence[Run], keys: Sequence[str], against: str | None) 
     return names, chosen, against or names[0]
 
 
-def _spellings(run: Run, key: str, label: str) -> set[str]:
+def _spellings(run: RunRecord, key: str, label: str) -> set[str]:
     """Return the texts by which a value of a setting can be named; `label` is the one that tables show."""
     value = run.settings.get(key)
     return {label, str(value), short(value), spoken(str(value)), pretty(value, run.labels)}
@@ -289,10 +289,10 @@ def _together(key: str, keys: Sequence[str]) -> list[str]:
     """Return the settings of the part to which a setting belongs, such as a scheduler's name and its options."""
     part = key.partition(".options.")[0].removesuffix(".name")
     part = part.partition(".")[0] if part.startswith("assignment.") else part
-    return [each for each in keys if each == key or (part != "data" and each.startswith(f"{part}.") and each != H)]
+    return [other for other in keys if other == key or (part != "data" and other.startswith(f"{part}.") and other != H)]
 
 
-def _cases(runs: Sequence[Run], names: Sequence[str], conditions: Sequence[str]) -> tuple[Cases, int]:
+def _cases(runs: Sequence[RunRecord], names: Sequence[str], conditions: Sequence[str]) -> tuple[Cases, int]:
     """Return the runs by case, contestant, seed and deployment, the newest of each, and how many this leaves out."""
     cases: Cases = {}
     twice = 0
@@ -300,23 +300,23 @@ def _cases(runs: Sequence[Run], names: Sequence[str], conditions: Sequence[str])
         places = cases.setdefault(case, {}).setdefault(name, {}).setdefault(run.seed, {})
         place = tuple(item for item in run.identity if item[0] == DEPLOYMENT)
         twice += place in places
-        places[place] = max(places.get(place, run), run, key=lambda each: each.history.started_ms)
+        places[place] = max(places.get(place, run), run, key=lambda candidate: candidate.history.started_ms)
     return cases, twice
 
 
 def _rows(
-    case: str, contestants: Mapping[str, BySeed], reference: str, sweep: Sweep, metric: str | None
-) -> Iterator[Row]:
+    case: str, contestants: Mapping[str, BySeed], reference: str, sweep: SweepRecord, metric: str | None
+) -> Iterator[Comparison]:
     """Yield the comparisons of a case, without their tests."""
     runs = [run for by_seed in contestants.values() for places in by_seed.values() for run in places.values()]
     for endpoint in _endpoints(runs, sweep, metric):
         value = partial(_value, endpoint.metric, sweep)
         for name, by_seed in contestants.items():
-            own, other = (_filtered(each, value) for each in (by_seed, contestants.get(reference, {})))
-            seeds = [seed for seed, places in own.items() if places.keys() & other.get(seed, {}).keys()]
+            runs_by_seed, other = (_filtered(seeded, value) for seeded in (by_seed, contestants.get(reference, {})))
+            seeds = [seed for seed, places in runs_by_seed.items() if places.keys() & other.get(seed, {}).keys()]
             if seeds and name != reference:
-                pairs = compare(own, other, endpoint.metric, partial(_steps, endpoint, value))
-                yield Row(one_line(case), one_line(name), one_line(reference), endpoint, seeds, pairs)
+                pairs = compare(runs_by_seed, other, endpoint.metric, partial(_steps, endpoint, value))
+                yield Comparison(one_line(case), one_line(name), one_line(reference), endpoint, seeds, pairs)
 
 
 def _filtered(by_seed: BySeed, value: Value) -> BySeed:
@@ -325,7 +325,7 @@ def _filtered(by_seed: BySeed, value: Value) -> BySeed:
             for seed, places in sorted(by_seed.items())}  # fmt: skip
 
 
-def _metric(runs: Sequence[Run], name: str) -> str:
+def _metric(runs: Sequence[RunRecord], name: str) -> str:
     """Return the metric that a name of a metric or of a quantity means. Raises ConfigError: no run logged it."""
     logged = dict.fromkeys(str(column) for run in runs for column in (*run.rounds, *run.history.values))
     accepted = [REACHED, *QUANTITIES, *OF_TARGETS, *(column for column in logged if column not in metrics.COLUMNS)]
@@ -337,7 +337,7 @@ def _metric(runs: Sequence[Run], name: str) -> str:
     return QUANTITIES[name][0] if name in QUANTITIES else name
 
 
-def _endpoints(runs: Sequence[Run], sweep: Sweep, metric: str | None) -> list[Measure]:
+def _endpoints(runs: Sequence[RunRecord], sweep: SweepRecord, metric: str | None) -> list[Measure]:
     """Return what is compared in a case: the metric, or what its runs needed to their target and their last values."""
     reached = [has_reached(run) for run in runs]
     if metric is not None:
@@ -366,7 +366,7 @@ def _endpoint(metric: str, values: Sequence[float]) -> Measure:
     return Measure(metric, row.label, "points" if row.shown == "%" else "difference")
 
 
-def _value(metric: str, sweep: Sweep, run: Run, beside: Run | None = None) -> float:
+def _value(metric: str, sweep: SweepRecord, run: RunRecord, beside: RunRecord | None = None) -> float:
     """Return a run's value; of what it needed to the target that it missed, what it has spent up to its last round.
 
     With `beside`, only the fleets of an assignment study that this run has as well count.
@@ -378,20 +378,20 @@ def _value(metric: str, sweep: Sweep, run: Run, beside: Run | None = None) -> fl
     return bar_value(sweep, run, metric, beside)
 
 
-def _steps(endpoint: Measure, value: Value, _: str, own: Sequence[Run], other: Sequence[Run]) -> Pairs:
+def _steps(endpoint: Measure, value: Value, _: str, first: Sequence[RunRecord], other: Sequence[RunRecord]) -> Pairs:
     """Return the steps between runs beside each other: logarithms of ratios, or differences."""
-    values = [np.array(list(map(value, *both))) for both in ((own, other), (other, own))]
+    values = [np.array(list(map(value, *both))) for both in ((first, other), (other, first))]
     if endpoint.scale != "ratio":
         return Pairs.exact(values[0] - values[1])
-    reached = [[endpoint.metric not in OF_TARGETS or has_reached(run) for run in runs] for runs in (own, other)]
+    reached = [[endpoint.metric not in OF_TARGETS or has_reached(run) for run in runs] for runs in (first, other)]
     return Pairs.censored(values[0], reached[0], values[1], reached[1])
 
 
 def write(result: Contest, folder: Path) -> list[Path]:
     """Write the numbers as ``comparison.csv``, the table as LaTeX, and the figure as PNG and SVG; return the paths."""
-    from hflray.report import figures, tables  # Matplotlib is loaded for a figure only
+    from hflray.report import figures  # Matplotlib is loaded for a figure only
 
     numbers = pd.DataFrame([row.tidy for row in result.rows])
-    texts = {"csv": numbers.to_csv(index=False), "tex": tables.to_latex(result.texts, result.caption)}
+    texts = {"csv": numbers.to_csv(index=False), "tex": result.table.latex()}
     paths = [write_file(folder / f"{STEM}.{suffix}", text) for suffix, text in texts.items()]
     return paths + figures.save(figures.forest, result, folder, STEM)

@@ -37,10 +37,10 @@ from pyarrow import parquet
 from pydantic import BaseModel
 
 from hflray import metrics
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, nearest
 from hflray.experiment.fleets import FOLDER as FLEETS
 from hflray.experiment.fleets import key_of
-from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
+from hflray.report.runs import LEFT_OUT, RunRecord, SweepRecord, assemble
 from hflray.support.files import write
 from hflray.support.reader import UnfitError, fit, parse_json, read_bytes, read_parquet, unzip
 from hflray.support.text import as_file_stem, one_line
@@ -86,7 +86,7 @@ def _stem(name: str) -> str:
     return as_file_stem(name.replace("λ", "l"))
 
 
-def export(sweep: Sweep, place: Path, brief: bool = False) -> Path:
+def export(sweep: SweepRecord, place: Path, brief: bool = False) -> Path:
     """Write a sweep's runs into the file ``place.zip``, as `pack` does; return its path.
 
     Args:
@@ -137,7 +137,7 @@ def export(sweep: Sweep, place: Path, brief: bool = False) -> Path:
     return pack(place, files)
 
 
-def lacking(sweep: Sweep, brief: bool) -> list[str]:
+def lacking(sweep: SweepRecord, brief: bool) -> list[str]:
     """Return a sentence that says what an export of a sweep lacks, if it lacks anything that a report shows."""
     if not sweep.shown.explorable:
         return []
@@ -152,7 +152,9 @@ def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str
     """Return the files of an export by name."""
     files = {FILE: f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()}
     for kind in TABLES:
-        frames = {name: table for name, each in tables.items() if (table := getattr(each, kind)) is not None}
+        frames = {
+            name: table for name, run_tables in tables.items() if (table := getattr(run_tables, kind)) is not None
+        }
         if frames:
             stream = BytesIO()
             # Measured numbers seldom repeat, so that dictionaries of their values only make the file larger.
@@ -247,8 +249,8 @@ def _separate(content: bytes | None) -> dict[str, pd.DataFrame]:
         raise ValueError(f"a table lacks the names of the runs in the column '{RUN}', or has a column twice")
     frames = {}
     for name in pyarrow.compute.unique(table[RUN]).to_pylist():
-        own = table.filter(pyarrow.compute.equal(table[RUN], name)).drop_columns([RUN])
-        frames[name] = own.select([key for key in own.column_names if own[key].null_count < len(own)]).to_pandas()
+        rows = table.filter(pyarrow.compute.equal(table[RUN], name)).drop_columns([RUN])
+        frames[name] = rows.select([key for key in rows.column_names if rows[key].null_count < len(rows)]).to_pandas()
     return frames
 
 
@@ -279,15 +281,15 @@ def _without(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, An
     return rest
 
 
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the shared settings with a run's own ones."""
     both = dict(shared)
-    for key, value in own.items():
+    for key, value in settings.items():
         both[key] = _merged(both[key], value) if isinstance(both.get(key), dict) else value
     return both
 
 
-def read_export(place: Path) -> Sweep:
+def read_export(place: Path) -> SweepRecord:
     """Read what `export` wrote. Raises ConfigError: the export is missing, damaged or of another version."""
     with _named(place):
         files, content, tables = _opened(place)
@@ -352,9 +354,9 @@ def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict
         raise ValueError(f"it is of version {content['version']}; this hflray reads 1 and {VERSION}")
     tables = {}
     for name in names:
-        own = files.get(f"{_stem(name)}.devices.parquet")
-        own_rounds = read_parquet(files[f"{_stem(name)}.rounds.parquet"]).to_pandas()
-        tables[name] = Tables(own_rounds, None if own is None else read_parquet(own).to_pandas())
+        devices_file = files.get(f"{_stem(name)}.devices.parquet")
+        run_rounds = read_parquet(files[f"{_stem(name)}.rounds.parquet"]).to_pandas()
+        tables[name] = Tables(run_rounds, None if devices_file is None else read_parquet(devices_file).to_pandas())
     return tables
 
 
@@ -410,11 +412,25 @@ def exports(folder: Path) -> list[Path]:
     return sorted(top for top in {_place(path) for path in folder.glob("*")} if _places(top))
 
 
-def read_exhibit(top: Path) -> Sweep:
+def named_exports(folder: Path, names: Sequence[str] = ()) -> list[Path]:
+    """Return the places of the exhibits in a folder, all or of these names. Raises ConfigError: there is none."""
+    places = {place.name: place for place in exports(folder)}
+    chosen = [place for name, place in places.items() if not names or name in names]
+    if not chosen:
+        of_names = f" of {', '.join(names)}{nearest(names[0], places)}" if names else ""
+        held = f"; accepted: {', '.join(places)}" if names and places else ""
+        raise ConfigError(
+            f"--from {folder}: holds no export{of_names}{held}; write one with python -m hflray.report SWEEP --export "
+            f"{folder}, or name the folder that has one"
+        )
+    return chosen
+
+
+def read_exhibit(top: Path) -> SweepRecord:
     """Read all exports at and below an exhibit's place as one sweep.
 
-    The sweep has the name of the exhibit's place, and `Run.part` is the place of the run's part below it. An export at
-    `top` itself keeps its own name if it is the only one. A part that cannot be read or has no round yet becomes a
+    The sweep has the name of the exhibit's place, and `RunRecord.part` is the place of a run's part below it. An export
+    at `top` itself keeps its own name if it is the only one. A part that cannot be read or has no round yet becomes a
     note, and so does a run that a newer run of the same trial replaces.
 
     Raises:
@@ -424,7 +440,7 @@ def read_exhibit(top: Path) -> Sweep:
     places = _places(top) or [top]
     if places == [top]:
         return read_export(top)
-    parts: dict[str, Sweep] = {}
+    parts: dict[str, SweepRecord] = {}
     notes: list[str] = []
     for place in places:
         part = place.relative_to(top).as_posix() if place != top else ""
@@ -448,12 +464,12 @@ def read_exhibit(top: Path) -> Sweep:
     newest, replaced = _newest(runs)
     first = next(iter(parts.values()))
     about = {part: sweep.parts.get("", "") for part, sweep in parts.items()}
-    return Sweep(top.name, top.name, first.task, first.description, newest, notes + replaced, about)
+    return SweepRecord(top.name, top.name, first.task, first.description, newest, notes + replaced, about)
 
 
-def _newest(runs: list[Run]) -> tuple[list[Run], list[str]]:
+def _newest(runs: list[RunRecord]) -> tuple[list[RunRecord], list[str]]:
     """Return the runs without those that a newer run of their trial in another part replaces, and a note on each."""
-    trials: dict[object, list[Run]] = {}
+    trials: dict[object, list[RunRecord]] = {}
     for run in runs:
         trials.setdefault(run.identity, []).append(run)
     dropped: dict[int, str] = {}

@@ -1,8 +1,8 @@
 """The figures of a report as PNG and SVG, drawn as in the paper: means over seeds, with the standard deviation shaded.
 
 The numbers come from `hflray.report.series` and the colours from `hflray.report.labels`; lines also differ in dash and
-marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, and name it in `FIGURES` and in the
-`Shown.figures` of the tasks that draw it, or in an exhibit of a file ``claims.yaml``.
+marker. A figure is a function ``draw(sweep)`` that returns a Matplotlib figure. To add one, write it into a file of its
+own and register its name (`hflray.registry`); tasks and the exhibits of a file ``claims.yaml`` name what they draw.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hflray.errors import ConfigError
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, is_ranked, mean_ranks
-from hflray.report.readings import Reading, draws, is_ceiling
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.tables import Reading, draws, is_ceiling
 from hflray.support.files import replacing
-from hflray.support.text import as_chart_text
+from hflray.support.text import as_chart_text, shorten
 
 if TYPE_CHECKING:
-    from hflray.report.contest import Contest, Row
+    from hflray.report.contest import Comparison, Contest
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def _need(sweep: Sweep, metric: str) -> None:
+def _need(sweep: SweepRecord, metric: str) -> None:
     """Raise ConfigError if no run has the metric."""
     if not any(np.isfinite(run.last(metric)) for run in sweep.runs):
         raise ConfigError(
@@ -55,7 +55,7 @@ def _dash(number: int) -> str:
     return DASHES[(number + number // 8) % 4]
 
 
-def _line(axes: Any, curve: series.Curve, tint: str, number: int, x: Any = None, **style: Any) -> None:
+def _line(axes: Any, curve: series.MeanCurve, tint: str, number: int, x: Any = None, **style: Any) -> None:
     """Draw a curve's mean over `x`, or over its rounds, with the standard deviation shaded."""
     table, x = curve.table, curve.rounds if x is None else x
     axes.plot(x, table["mean"], _dash(number), color=tint, **style)
@@ -125,7 +125,7 @@ def _name_lines_below(figure: Figure) -> None:
     figure.legend(lines.values(), names, loc="outside lower center", ncols=columns, fontsize=8, handlelength=3)
 
 
-def curves(sweep: Sweep, metric: str | None = None) -> Figure:
+def curves(sweep: SweepRecord, metric: str | None = None) -> Figure:
     """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings.
 
     None stands for the main metric of the sweep's data.
@@ -166,17 +166,17 @@ def _bars(axes: Any, bars: Sequence[series.Bar], names: Sequence[str]) -> None:
     axes.margins(x=0.18)
 
 
-def cost_bars(sweep: Sweep) -> Figure:
+def cost_bars(sweep: SweepRecord) -> Figure:
     """Draw the total objective, delay, energy and messages of the runs, up to their target or their last round."""
     return _bar_panels(sweep, metrics.bars("training"))
 
 
-def clustering_bars(sweep: Sweep) -> Figure:
+def clustering_bars(sweep: SweepRecord) -> Figure:
     """Draw Table II as bars: the costs of Algorithm 2 and the agreement of its clusters with the majority classes."""
     return _bar_panels(sweep, metrics.bars("clustering"))
 
 
-def _bar_panels(sweep: Sweep, rows: Sequence[metrics.Metric]) -> Figure:
+def _bar_panels(sweep: SweepRecord, rows: Sequence[metrics.Metric]) -> Figure:
     for row in rows:
         _need(sweep, row.name)
     count = len(sweep.groups())
@@ -189,7 +189,7 @@ def _bar_panels(sweep: Sweep, rows: Sequence[metrics.Metric]) -> Figure:
     return figure
 
 
-def pareto(sweep: Sweep) -> Figure:
+def pareto(sweep: SweepRecord) -> Figure:
     """Draw energy against delay, a point per group; a line joins the points of a series that differ in λ or H."""
     table = series.points(sweep)
     if table.empty:
@@ -217,7 +217,7 @@ def pareto(sweep: Sweep) -> Figure:
 FIGURE_6 = (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTIVE, metrics.WALL_ASSIGN_S)
 
 
-def assignment_bars(sweep: Sweep) -> Figure:
+def assignment_bars(sweep: SweepRecord) -> Figure:
     """Draw Figure 6: T, E and objective of the assigners, as means over the fleets, and their median latency.
 
     The deployments of an assigner form one bar, with their standard deviation as a whisker.
@@ -240,7 +240,7 @@ FRAMEWORK = (
 )  # fmt: skip
 
 
-def framework(sweep: Sweep) -> Figure:
+def framework(sweep: SweepRecord) -> Figure:
     """Draw Figure 7: accuracy by round for each data set, and objective, T, E and messages to the target against H.
 
     A point is hollow if not all of its runs reached the target; it then shows their costs up to their last round.
@@ -252,7 +252,7 @@ def framework(sweep: Sweep) -> Figure:
     numbers = _numbers(sorted(h for groups in by_data.values() for h in groups))
     for axes, (name, groups) in zip(grid, by_data.items(), strict=False):
         for scheduled, runs in groups.items():
-            number, curve = numbers[scheduled], series.Curve(name, f"H = {scheduled}", accuracy, runs)
+            number, curve = numbers[scheduled], series.MeanCurve(f"H = {scheduled}", accuracy, runs)
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, label=curve.name, lw=1.4)
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
         axes.set(title=as_chart_text(name), xlabel="Round", ylabel=accuracy.printed_axis)
@@ -274,12 +274,12 @@ def framework(sweep: Sweep) -> Figure:
     return figure
 
 
-def learning(sweep: Sweep) -> Figure:
+def learning(sweep: SweepRecord) -> Figure:
     """Draw Figure 5: the return of an episode while the assigner learns."""
     return curves(sweep, metrics.ASSIGNER_RETURN)
 
 
-def readings(sweep: Sweep) -> Figure:
+def readings(sweep: SweepRecord) -> Figure:
     """Draw Figure 5 by the readings of Algorithm 5, with a panel for each scale of the gains and start of the teacher.
 
     A line is a buffer, a network and a number of draws of a transition. The return is that of the greedy policy on
@@ -287,8 +287,8 @@ def readings(sweep: Sweep) -> Figure:
     """
     metric = metrics.describe(metrics.ASSIGNER_GREEDY_RETURN)
     _need(sweep, metric.name)
-    panels: dict[str, dict[str, list[Run]]] = {}
-    ceilings: dict[str, list[Run]] = {}
+    panels: dict[str, dict[str, list[RunRecord]]] = {}
+    ceilings: dict[str, list[RunRecord]] = {}
     for run in sorted(sweep.runs, key=Reading.of):
         reading, units = Reading.of(run), run.config.learning.hidden
         groups = panels.setdefault(reading.taught, {})
@@ -301,7 +301,7 @@ def readings(sweep: Sweep) -> Figure:
     figure, grid = _panels(list(panels), 2, 3.6, "Updates of the network", metric.printed_axis, share_x=True)
     for axes, (title, groups) in zip(grid, panels.items(), strict=True):
         for name, runs in groups.items():
-            number, curve = numbers[name], series.Curve(title, name, metric, runs)
+            number, curve = numbers[name], series.MeanCurve(name, metric, runs)
             updates = curve.rounds * draws(runs[0]) / runs[0].config.learning.train_batch
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
         for run in ceilings.get(title, []):
@@ -315,12 +315,12 @@ def readings(sweep: Sweep) -> Figure:
     return figure
 
 
-def agent(sweep: Sweep) -> Figure:
+def agent(sweep: SweepRecord) -> Figure:
     """Draw the return of an episode while a scheduler learns."""
     return curves(sweep, metrics.AGENT_RETURN)
 
 
-def ranks(sweep: Sweep) -> Figure:
+def ranks(sweep: SweepRecord) -> Figure:
     """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better.
 
     Each field of the ranking, such as a partition, is a row of panels. A field in which no run reached its target
@@ -358,7 +358,7 @@ def forest(result: Contest) -> Figure:
     Ratios stand on a logarithmic axis, with the 95 % interval of their mean. A hollow point is a median, because runs
     missed their target; its line leads to its bounds, and an arrow points to one that is not known.
     """
-    by_metric: dict[str, list[Row]] = {}
+    by_metric: dict[str, list[Comparison]] = {}
     for row in result.rows:
         by_metric.setdefault(row.endpoint.metric, []).append(row)
     places = _numbers(row.name for row in result.rows)
@@ -390,24 +390,13 @@ def forest(result: Contest) -> Figure:
     return figure
 
 
-Draw = Callable[[Sweep], Figure]
-# The figures by the stem of their file. `hflray.sweep.tasks.base.Shown.figures` lists those of a task.
-FIGURES: dict[str, Draw] = {
-    metrics.ACCURACY: curves,
-    "cost": cost_bars,
-    "pareto": pareto,
-    "clustering": clustering_bars,
-    "assignment": assignment_bars,
-    "learning": learning,
-    "agent": agent,
-}
-
-
 def save(draw: Callable[[Content], Figure], content: Content, folder: Path, stem: str) -> list[Path]:
-    """Draw a figure, write ``STEM.png`` and ``STEM.svg``, and return their paths."""
+    """Draw a figure, write ``STEM.png`` and ``STEM.svg``, and return their paths. Raises ConfigError: it is none."""
     paths = [folder / f"{stem}.png", folder / f"{stem}.svg"]
     with rc_context(STYLE):
         figure = draw(content)
+        if not isinstance(figure, Figure):
+            raise ConfigError(f"{stem}: got {shorten(figure)}; accepted: a matplotlib.figure.Figure; return one")
         with replacing(paths[0]) as scratch:
             figure.savefig(scratch, dpi=160, metadata={"Software": None})
         with replacing(paths[1]) as scratch:

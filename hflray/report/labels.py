@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from hflray.support import policies
 from hflray.support.references import SHOWN, parse, short, spoken, unplaced
 
 if TYPE_CHECKING:
-    from hflray.report.runs import Run
+    from hflray.report.runs import RunRecord
 
 # The palette of Okabe and Ito, whose colours colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -30,28 +29,18 @@ OPTIONS = "scheduling.options."
 DEPLOYMENT = "fleet.deployment_seed"  # an integer draws the edges once from this seed; None draws them with each fleet
 
 
-@dataclass(frozen=True)
-class Label:
-    """The label of a setting's value, and its colour in every chart; an empty colour follows the series' number."""
-
-    label: str
-    colour: str = ""
-
-
+# Names that a reader knows in another spelling; every other name is its own label.
 NAMES = {
-    "ikc": Label("IKC", BLUE), "vkc": Label("VKC", ORANGE), "fedavg": Label("FedAvg", VERMILION),
-    "round_robin": Label("round robin"), "best_channel": Label("best channel"), "ucb": Label("UCB"),
-    "energy_aware": Label("energy-aware"), "power_of_choice": Label("power-of-choice"), "oort": Label("Oort"),
-    "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
-    "load_balanced": Label("load balanced"), "even_gain": Label("even gain"),
-    "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
-    "paper_db": Label("the paper's features, gains in dB"),
-    "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
-    "official": Label("official split"), "stratified": Label("stratified split"),
-    "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
-    "shards": Label("whole classes"), "edge_dirichlet": Label("Dirichlet over edges and devices"),
-    "edge_iid": Label("edge-IID"), "edge_noniid": Label("edge-NIID"), "home": Label("home edge"),
+    "ikc": "IKC", "vkc": "VKC", "fedavg": "FedAvg", "round_robin": "round robin", "best_channel": "best channel",
+    "ucb": "UCB", "energy_aware": "energy-aware", "power_of_choice": "power-of-choice", "oort": "Oort",
+    "hfel": "HFEL", "local_search": "local search", "best_gain": "best gain", "load_balanced": "load balanced",
+    "even_gain": "even gain", "d3qn": "D3QN", "paper": "the paper's features", "db": "dB features",
+    "paper_db": "the paper's features, gains in dB", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+    "official": "official split", "stratified": "stratified split", "iid": "IID", "dirichlet": "Dirichlet",
+    "majority": "majority class", "shards": "whole classes", "edge_dirichlet": "Dirichlet over edges and devices",
+    "edge_iid": "edge-IID", "edge_noniid": "edge-NIID", "home": "home edge",
 }  # fmt: skip
+COLOUR_OF = {"IKC": BLUE, "VKC": ORANGE, "FedAvg": VERMILION}  # in every chart; others follow the series' number
 POLICIES = {
     None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
     "paper_literal": "literal (deployment 0)", "paper_best": "best reading (deployment 0)",
@@ -70,10 +59,9 @@ SETTINGS = {
 }
 HASH = re.compile(rf"@sha256:([0-9a-f]{{{SHOWN}}})[0-9a-f]*")
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
-_COLOUR_OF = {name.label: name.colour for name in NAMES.values() if name.colour}
 
 
-def rank(run: Run) -> int:
+def rank(run: RunRecord) -> int:
     """Return the position of a run's scheduler in the paper's order; others come last."""
     return ORDER.index(name) if (name := run.config.scheduling.name) in ORDER else len(ORDER)
 
@@ -83,10 +71,9 @@ def pretty(value: Any, labels: Mapping[str, str] = MappingProxyType({})) -> str:
 
     Args:
         value: the value.
-        labels: the user's own labels, which come first (`Run.labels`).
+        labels: the user's own labels, which come first (`RunRecord.labels`).
     """
-    name = NAMES.get(str(value))
-    return own(value, labels) or (name.label if name else short(value))
+    return own(value, labels) or NAMES.get(str(value)) or short(value)
 
 
 def own(value: Any, labels: Mapping[str, str]) -> str:
@@ -117,16 +104,16 @@ def hfel(exchanges: int) -> str:
 
 def colour(label: str, number: int) -> str:
     """Return the colour of a series: its scheduler's if the label is only the scheduler, else that of `number`."""
-    return _COLOUR_OF.get(label) or COLOURS[number % len(COLOURS)]
+    return COLOUR_OF.get(label) or COLOURS[number % len(COLOURS)]
 
 
-def policy(run: Run) -> str:
+def policy(run: RunRecord) -> str:
     """Return the label of the policy of a run whose assigner is d3qn."""
     name = run.config.assignment.policy
     return own(name, run.labels) or POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
 
 
-def mark_modified(label: str, runs: Sequence[Run]) -> str:
+def mark_modified(label: str, runs: Sequence[RunRecord]) -> str:
     """Return a group's label, followed by the number of its runs whose checkout had uncommitted changes, if any."""
     count = sum(run.modified for run in runs)
     if not count:
@@ -134,7 +121,7 @@ def mark_modified(label: str, runs: Sequence[Run]) -> str:
     return f"{label} ({'' if count == len(runs) else f'{count} of {len(runs)} runs: '}modified checkout)"
 
 
-def value_of(run: Run, key: str) -> Any:
+def value_of(run: RunRecord, key: str) -> Any:
     """Return the value of a setting; for the deployment's seed, return whether it is set.
 
     An option that is not given is an ellipsis, so that it differs from one that is null.
@@ -143,7 +130,7 @@ def value_of(run: Run, key: str) -> Any:
     return value is not None if key == DEPLOYMENT else value
 
 
-def effect(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+def effect(run: RunRecord, keys: Sequence[str]) -> dict[str, Any]:
     """Return the values of the settings that have an effect on a run; runs with the same values are alike."""
     partition, assigner = run.config.data.partition, run.config.assignment.name
     needs = {
@@ -168,7 +155,7 @@ def in_full(key: str, value: Any, hashed: bool) -> str:
     return f"{name} {json.dumps(value, ensure_ascii=False, default=repr)}"
 
 
-def label_each(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+def label_each(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
     """Return a label of each run by the values of these settings; it is the same only where all values are.
 
     Labels are short (`describe`). Where the short labels of different values are equal, these values are in full.
@@ -186,9 +173,9 @@ def label_each(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     return [labels[values] for values in alike]
 
 
-def group_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
+def group_by(runs: Sequence[RunRecord], keys: Sequence[str]) -> dict[str, list[RunRecord]]:
     """Group runs by the values of these settings, under the labels of `label_each`."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for run, label in zip(runs, label_each(runs, keys), strict=True):
         groups.setdefault(label, []).append(run)
     return groups
@@ -204,7 +191,7 @@ def label_apart(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, st
     return labels
 
 
-def describe(run: Run, keys: Sequence[str], whole: Set[str] = frozenset(), hashed: bool = False) -> str:
+def describe(run: RunRecord, keys: Sequence[str], whole: Set[str] = frozenset(), hashed: bool = False) -> str:
     """Return the values of settings as text; settings without effect on this run are left out.
 
     Args:

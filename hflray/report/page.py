@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.fleet import Fleet
 from hflray.report import charts
-from hflray.report.detail import Replay, Round, allocation_texts
+from hflray.report.detail import Replay, RoundDetail, allocation_texts
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking, unranked
-from hflray.report.runs import Run, Sweep
-from hflray.report.tables import compare_with_reference, summary
-from hflray.report.turns import turns_of
+from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.tables import summary
 from hflray.support.files import write as write_file
+from hflray.support.terminal.tables import TextTable
 
 MAX_ROUNDS = 100  # rounds of a run whose details the page has
 EXPLAIN = "python -m hflray.report explain shows the others"
@@ -37,11 +36,7 @@ MAX_ROWS = 60_000  # scheduled devices in all of these rounds
 MAX_CHARACTERS = 6_000_000  # of all details
 
 
-def _rounded(values: Any, digits: int = 4) -> list[float]:
-    return [float(f"{value:.{digits}g}") for value in values]
-
-
-def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
+def _living(detail: RoundDetail, fleet: Fleet) -> dict[str, Any]:
     """Return what the world changed in a round.
 
     These are fates, who was away or low on charge, edges that failed, the timeline, positions and charges.
@@ -56,22 +51,18 @@ def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
         "down": np.flatnonzero(~happens.reached).tolist(),
         "wasted": happens.wasted_j,
     }
-    # The turns of an asynchronous cloud have columns of their own, and the page shows the plan.
-    rows = (
-        {}
-        if happens.runs is not None
-        else {
+    if happens.runs is None:  # else the page shows the plan, and the turns of the asynchronous cloud
+        data |= {
             "until": [charts.rounded(row) for row in happens.iteration_end_s],
             "computed": [charts.rounded(row) for row in happens.computed_s],
             "end": [charts.rounded(row) for row in happens.end_s],
             "counts": happens.participates.astype(int).tolist(),
         }
-    )
-    data |= rows
     if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
-        data |= {"x": _rounded(outlook.fleet.position_m[:, 0]), "y": _rounded(outlook.fleet.position_m[:, 1])}
+        for axis, name in enumerate("xy"):
+            data[name] = charts.rounded(outlook.fleet.position_m[:, axis], 4)
     if np.isfinite(outlook.battery_j).all():
-        data["charge"] = _rounded(outlook.battery_j, 3)
+        data["charge"] = charts.rounded(outlook.battery_j, 3)
     return data
 
 
@@ -84,7 +75,7 @@ OVER = {
 }  # fmt: skip
 
 
-def _over(run: Run) -> dict[str, list[Any]] | None:
+def _over(run: RunRecord) -> dict[str, list[Any]] | None:
     """Return what the page draws over the rounds of a run, with a value for each round; None if its world is off."""
     rounds = run.rounds
     if metrics.ROUND_WASTED_J not in rounds:
@@ -95,7 +86,7 @@ def _over(run: Run) -> dict[str, list[Any]] | None:
     return {"n": [int(number) for number in rounds["round"]], **drawn}
 
 
-def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
+def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
     """Return the data from which `explorer.js` draws the rounds of a run, of which it has at most `most`."""
     replay = Replay(run)
     fleet = replay.fleet
@@ -115,15 +106,15 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
                 "E": detail.cost.energy_j,
                 "objective": detail.cost.objective,
                 **{key: table[key].tolist() for key in ("device", "edge", "nearest", "strongest", "times")},
-                "mhz": _rounded(table["bandwidth_hz"] / 1e6),
-                "ghz": _rounded(table["cpu_hz"] / 1e9),
-                "compute": _rounded(table["compute_s"]),
-                "upload": _rounded(table["upload_s"]),
-                "joules": _rounded(table["joules"] * detail.edge_iterations),
+                "mhz": charts.rounded(table["bandwidth_hz"] / 1e6, 4),
+                "ghz": charts.rounded(table["cpu_hz"] / 1e9, 4),
+                "compute": charts.rounded(table["compute_s"], 4),
+                "upload": charts.rounded(table["upload_s"], 4),
+                "joules": charts.rounded(table["joules"] * detail.edge_iterations, 4),
                 "late": table["device"][table["straggler"]].tolist(),
-                "edgeT": _rounded(detail.edges["delay_s"]),
-                "edgeE": _rounded(detail.edges["energy_j"]),
-                "cloud": _rounded(detail.edges["cloud_s"]),
+                "edgeT": charts.rounded(detail.edges["delay_s"], 4),
+                "edgeE": charts.rounded(detail.edges["energy_j"], 4),
+                "cloud": charts.rounded(detail.edges["cloud_s"], 4),
             }
         )
     assert run.devices is not None
@@ -142,23 +133,25 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "edgeNames": edge_names,
         "classNames": class_names,
         "side": config.fleet.area_km * 1e3,
-        "x": _rounded(fleet.position_m[:, 0]),
-        "y": _rounded(fleet.position_m[:, 1]),
-        "edgeX": _rounded(fleet.edge_position_m[:, 0]),
-        "edgeY": _rounded(fleet.edge_position_m[:, 1]),
-        "edgeMhz": _rounded(fleet.edge_bandwidth_hz / 1e6, 3),
+        "x": charts.rounded(fleet.position_m[:, 0], 4),
+        "y": charts.rounded(fleet.position_m[:, 1], 4),
+        "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
+        "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
+        "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
         "majority": counts.argmax(axis=1).tolist(),
         "counts": counts.T.tolist(),
         "rounds": rounds,
         "over": _over(run),
-        "turns": turns_of((each.timeline, each.cost.delay_s) for each in map(replay.round, replay.numbers[:most])),
+        "turns": charts.turns_of(
+            (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
+        ),
         "reserve": config.world.battery.reserve_j,
     }
 
 
-def _about(sweep: Sweep) -> list[str]:
+def _about(sweep: SweepRecord) -> list[str]:
     """Return phrases about the runs: their number and seeds, the time, the machine and the commits."""
     first = sweep.runs[0].history
     times = [(run.history.started_ms, run.history.ended_ms) for run in sweep.runs]
@@ -176,7 +169,7 @@ def _about(sweep: Sweep) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def _charts(sweep: Sweep) -> dict[str, Any]:
+def _charts(sweep: SweepRecord) -> dict[str, Any]:
     """Return the groups, the settings to choose them, and where the sweep has them ``curves``, ``bars``, ``front``."""
     shown = sweep.shown
     bars = [charts.bars(sweep, row.name) for row in metrics.bars(shown.table)]
@@ -203,7 +196,7 @@ def _template() -> Environment:
     return environment
 
 
-def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[str]]:
+def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, list[str]]:
     """Return the page, and notes on what it cannot show.
 
     Args:
@@ -223,7 +216,6 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             about=_about(sweep),
             missing=missing,
             summary=summary(sweep),
-            fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
             ranking=ranking(sweep),
             unranked=unranked(sweep),
@@ -242,13 +234,13 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
     return text, missing
 
 
-def _rows(run: Run) -> int:
+def _rows(run: RunRecord) -> int:
     """Return how many rows a round's details are worth: one for each device, and a third for each of a timeline."""
     iterations = run.config.training.edge_iterations if metrics.ROUND_WASTED_J in run.rounds else 0
     return int(run.config.scheduling.num_scheduled * (1 + iterations / 3))
 
 
-def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
+def _runs_data(sweep: SweepRecord, missing: list[str]) -> list[dict[str, Any]]:
     """Return the data of the first seed of each group; add a note to `missing` for what cannot be shown."""
     firsts = {label: min(runs, key=lambda run: run.seed) for label, runs in sweep.groups().items()}
     scheduled = sum(_rows(run) for run in firsts.values())
@@ -275,7 +267,7 @@ def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
     return shown
 
 
-def write(sweep: Sweep, folder: Path, claims: pd.DataFrame | None = None) -> tuple[Path, list[str]]:
+def write(sweep: SweepRecord, folder: Path, claims: TextTable | None = None) -> tuple[Path, list[str]]:
     """Write ``index.html``; return its path, and notes on what it cannot show."""
     text, missing = render(sweep, claims)
     return write_file(folder / "index.html", text), missing

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
-from hflray.report.runs import Run, Sweep, differing
+from hflray.report.runs import RunRecord, SweepRecord, differing
 from hflray.support.pairs import LEVEL, Pairs, family_p
+from hflray.support.terminal.tables import TextTable
 
 REFERENCE = "ikc"
 # Each quantity with the metric that a run has if it reached its target, and the one that it has in any case.
@@ -42,11 +42,11 @@ OWN = (NAME, OPTIONS)
 ASSIGNER = "assignment."
 
 Assigner = tuple[tuple[str, str], ...]
-BySeed = dict[int, dict[Assigner, Run]]  # a contestant's runs
-Steps = Callable[[str, Sequence[Run], Sequence[Run]], Pairs]
+BySeed = dict[int, dict[Assigner, RunRecord]]  # a contestant's runs
+Steps = Callable[[str, Sequence[RunRecord], Sequence[RunRecord]], Pairs]
 
 
-def fields(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[str, BySeed]]:
+def fields(runs: Sequence[RunRecord], reference: str = REFERENCE) -> dict[str, dict[str, BySeed]]:
     """Return the runs that have ended, by field, contestant, seed and assigner; the reference is the first contestant.
 
     A field's name is what distinguishes it from the others, such as ``majority 50%``; it is empty if there is one. A
@@ -82,19 +82,19 @@ def _sortable(value: object) -> tuple[float, str]:
     return (float(value), "") if isinstance(value, int | float) else (np.inf, str(value))
 
 
-def _assigns(run: Run) -> bool:
+def _assigns(run: RunRecord) -> bool:
     try:
         return hasattr(registry.resolve("scheduler", run.config.scheduling.name), "schedule_and_assign")
     except ConfigError:  # a scheduler of a package that is not installed here
         return False
 
 
-def has_reached(run: Run) -> bool:
+def has_reached(run: RunRecord) -> bool:
     """Return whether a run reached its target accuracy."""
     return metrics.ROUNDS_TO_TARGET in run.history.values
 
 
-def spent(run: Run, quantity: str) -> float:
+def spent(run: RunRecord, quantity: str) -> float:
     """Return what a run has spent up to its target, or up to its last round if it missed it.
 
     The rounds of a run that missed its target are infinite.
@@ -105,47 +105,47 @@ def spent(run: Run, quantity: str) -> float:
     return np.inf if quantity == "rounds" else run.last(total)
 
 
-def steps_of(quantity: str, own: Sequence[Run], other: Sequence[Run]) -> Pairs:
+def steps_of(quantity: str, first: Sequence[RunRecord], other: Sequence[RunRecord]) -> Pairs:
     """Return the steps between runs beside each other in a quantity, or in ``reached``.
 
     A step in ``reached`` is the difference of the shares that reached the target, and else the logarithm of a ratio.
     """
-    reached = [np.array([has_reached(run) for run in runs], dtype=float) for runs in (own, other)]
+    reached = [np.array([has_reached(run) for run in runs], dtype=float) for runs in (first, other)]
     if quantity == "reached":
         return Pairs.exact(reached[0] - reached[1])
-    values = [[spent(run, quantity) for run in runs] for runs in (own, other)]
+    values = [[spent(run, quantity) for run in runs] for runs in (first, other)]
     if quantity == "rounds":
         return Pairs.ordered(*values)
     return Pairs.censored(values[0], reached[0], values[1], reached[1])
 
 
-def compare(own: BySeed, other: BySeed, quantity: str, steps: Steps = steps_of) -> Pairs:
+def compare(contestant: BySeed, other: BySeed, quantity: str, steps: Steps = steps_of) -> Pairs:
     """Return the comparison of two contestants in a quantity over the seeds that both have.
 
     The steps of a seed's assigners are averaged.
     """
     units = []
-    for seed, runs in own.items():
+    for seed, runs in contestant.items():
         pairs = [(run, other[seed][assigner]) for assigner, run in runs.items() if assigner in other.get(seed, {})]
         if pairs:
-            own_runs, other_runs = zip(*pairs, strict=True)
-            units.append(steps(quantity, own_runs, other_runs))
+            runs_of_seed, other_runs = zip(*pairs, strict=True)
+            units.append(steps(quantity, runs_of_seed, other_runs))
     return Pairs.average(units)
 
 
 def mean_ranks(contestants: Mapping[str, BySeed], quantity: str) -> dict[str, float]:
     """Return each contestant's mean rank, 1 for the best, over its seeds; NaN if it has none with a rival."""
     ranks: dict[str, dict[int, float]] = {name: {} for name in contestants}
-    for name, own in contestants.items():
+    for name, by_seed in contestants.items():
         for rival, other in contestants.items():
-            for seed in own if rival != name else ():
-                pair = compare({seed: own[seed]}, other, quantity)
+            for seed in by_seed if rival != name else ():
+                pair = compare({seed: by_seed[seed]}, other, quantity)
                 for step in pair.steps:
                     ranks[name][seed] = ranks[name].get(seed, 1.0) + (1 + np.sign(step)) / 2
     return {name: float(np.mean(list(places.values()))) if places else np.nan for name, places in ranks.items()}
 
 
-def runs_of(contestants: Mapping[str, BySeed]) -> list[Run]:
+def runs_of(contestants: Mapping[str, BySeed]) -> list[RunRecord]:
     """Return all runs of a field."""
     return [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
 
@@ -155,24 +155,23 @@ def is_ranked(contestants: Mapping[str, BySeed]) -> bool:
     return len(contestants) > 1 and any(map(has_reached, runs_of(contestants)))
 
 
-def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
+def ranking(sweep: SweepRecord, reference: str = REFERENCE) -> TextTable | None:
     """Return one row for each field and contestant, the best mean rank by joules first, as text.
 
     Beside the rank in each quantity stand the median ratio to the reference and the adjusted p-value. The result is
     None without runs of the reference and of another contestant, and if no run reached its target accuracy.
     """
-    frames = {}
+    records = {}
     for field, contestants in fields(sweep.runs, reference).items():
         name = label_of(contestants, reference)
         if is_ranked(contestants) and name is not None:
-            frames[field] = _ranking(contestants, name)
-    if len(frames) > 1:
-        for field, frame in frames.items():
-            frame.insert(1, "data", field)
-    return pd.concat(list(frames.values())) if frames else None
+            records[field] = _ranking(contestants, name)
+    if len(records) > 1:
+        records = {field: [{"": row[""], "data": field} | row for row in rows] for field, rows in records.items()}
+    return TextTable.of([row for rows in records.values() for row in rows]) if records else None
 
 
-def unranked(sweep: Sweep) -> list[str]:
+def unranked(sweep: SweepRecord) -> list[str]:
     """Return a sentence for each field that the ranking leaves out because no run reached its target accuracy."""
     sentences = []
     for field, contestants in fields(sweep.runs).items():
@@ -185,7 +184,7 @@ def unranked(sweep: Sweep) -> list[str]:
     return sentences
 
 
-def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
+def _ranking(contestants: Mapping[str, BySeed], reference: str) -> list[dict[str, str]]:
     opponents = [name for name in contestants if name != reference]
     rows: dict[str, dict[str, str]] = {}
     for name, by_seed in contestants.items():
@@ -206,8 +205,7 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
             ratio = f"{median_text(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
             row[f"{quantity} × {reference}'s (p)"] = ratio if name in pairs else "1"
-    ranked = sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
-    return pd.DataFrame(ranked)
+    return sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
 
 
 def _p_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:

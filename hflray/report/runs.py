@@ -28,25 +28,19 @@ from hflray.tracking.addresses import named, of_folder
 from hflray.tracking.schema import check_tables
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
-# Settings that say where and how long a run executes, not what it computes. They do not identify a trial.
-EXECUTION_KEYS = (
-    "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "target", "training.backend",
-    "training.kernel", "training.threads", "training.device", "training.num_actors", "training.devices_per_actor",
-    "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps",
-    "learning.cache", "agent.env_steps",
+# Settings that say where and by what a run executes, and how long it lasts. They do not identify a trial.
+NEUTRAL = (
+    "tracking.", "checkpoint.", "data.root", "training.backend", "training.kernel", "training.threads",
+    "training.device", "training.num_actors", "training.devices_per_actor", "training.cuda_graph", "training.release",
+    "learning.cache",
 )  # fmt: skip
+LENGTHS = ("max_rounds", "target_accuracy", "target.", "learning.minutes", "learning.env_steps", "agent.env_steps")
 SEED = "seed"
 MOVING_SCAFFOLD = "scaffold (its variates moved in each edge iteration)"  # until November 2026
 
-Progress = Callable[[int, int], None]
-
-
-def _no_progress(done: int, of: int) -> None:
-    """Report no progress."""
-
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One run of a sweep.
 
     Attributes:
@@ -55,7 +49,7 @@ class Run:
         part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
         brief: whether it was read from a brief export, which has neither devices nor schedules.
         fleet: the file of its stored fleet (`hflray.experiment.fleets`); None: there is none.
-        labels: texts that are shown in place of values of settings (`hflray.sweep.labels`), which identify nothing.
+        labels: texts that are shown in place of values of settings (`hflray.sweep.SweepFile`), which identify nothing.
     """
 
     history: History
@@ -152,8 +146,8 @@ class Run:
 
     @cached_property
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """The settings that identify the run's trial, as text: all, with the seed, but those of `EXECUTION_KEYS`."""
-        return tuple((key, repr(value)) for key, value in self.settings.items() if not is_execution_key(key))
+        """The settings that identify the run's trial, as text: all, with the seed, but `NEUTRAL` ones and `LENGTHS`."""
+        return tuple((key, repr(value)) for key, value in self.settings.items() if identifies(key))
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -188,8 +182,8 @@ class Run:
     def main_metric(self) -> str:
         """The name of the main metric: the user's own (`target.metric`), accuracy, or what was logged in its place."""
         decides = self.config.target.own and self.config.target_accuracy is None
-        own = self.config.target.name if decides else None
-        names = (own, *metrics.MAIN) if own else metrics.MAIN
+        chosen = self.config.target.name if decides else None
+        names = (chosen, *metrics.MAIN) if chosen else metrics.MAIN
         return next((name for name in names if len(self.series(name))), metrics.ACCURACY)
 
     @property
@@ -213,7 +207,7 @@ class Run:
 
 
 @dataclass
-class Sweep:
+class SweepRecord:
     """A sweep's runs, and notes for the reader of its report.
 
     Attributes:
@@ -230,7 +224,7 @@ class Sweep:
     title: str
     task: str
     description: str
-    runs: list[Run]
+    runs: list[RunRecord]
     notes: list[str] = field(default_factory=list)
     parts: dict[str, str] = field(default_factory=dict)
 
@@ -254,12 +248,12 @@ class Sweep:
         """The columns of the runs' tables of rounds, each once."""
         return list(dict.fromkeys(str(name) for run in self.runs for name in run.rounds))
 
-    def groups(self) -> dict[str, list[Run]]:
+    def groups(self) -> dict[str, list[RunRecord]]:
         """Group the runs that differ only in the seed, by a label such as ``ikc, H = 30``."""
         runs = sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
         return group_by(runs, self.keys)
 
-    def find(self, name: str) -> Run:
+    def find(self, name: str) -> RunRecord:
         """Return the run called `name`. Raises ConfigError: there is none."""
         for run in self.runs:
             if run.name == name:
@@ -271,16 +265,21 @@ class Sweep:
 def every_setting(config: ExperimentConfig) -> dict[str, Any]:
     """Return a configuration as a mapping from dotted keys, with each clock as its words, its settings and its kind."""
     kind = {"clock.cloud.kind": config.clock.cloud.kind}
-    return flatten(config.model_dump(mode="json")) | Run.settings_of(config) | kind
+    return flatten(config.model_dump(mode="json")) | RunRecord.settings_of(config) | kind
 
 
-def is_execution_key(key: str) -> bool:
-    """Return whether a setting is one of `EXECUTION_KEYS`, or lies in a section that is."""
-    return any(key == name or key.startswith(f"{name}.") for name in EXECUTION_KEYS)
+def is_one_of(key: str, keys: Sequence[str]) -> bool:
+    """Return whether a dotted key is one of `keys`, or lies in a section, which is a key that ends in a dot."""
+    return any(key == accepted or (accepted.endswith(".") and key.startswith(accepted)) for accepted in keys)
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the dotted keys in which runs differ, in the configuration's order, without seeds and `EXECUTION_KEYS`.
+def identifies(key: str) -> bool:
+    """Return whether a setting identifies a trial: whether it is none of `NEUTRAL` and `LENGTHS`."""
+    return not is_one_of(key, (*NEUTRAL, *LENGTHS))
+
+
+def differing(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the dotted keys in which runs differ, in the configuration's order, without seeds, `NEUTRAL`, `LENGTHS`.
 
     Runs on two deployments differ only in the deployment's seed, which does not count. A run on one deployment and a
     run that draws the edges anew with each fleet do differ.
@@ -290,11 +289,11 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         key
         for key in dict.fromkeys(key for run in runs for key in run.settings)
-        if key != SEED and not is_execution_key(key) and len({repr(value_of(run, key)) for run in runs}) > 1
+        if key != SEED and identifies(key) and len({repr(value_of(run, key)) for run in runs}) > 1
     ]
 
 
-def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progress: Progress = _no_progress) -> Sweep:
+def read_sweep(results: Path, name: str, tracking_uri: str | None = None) -> SweepRecord:
     """Read the runs of a sweep from MLflow.
 
     The journal in the sweep's folder replaces MLflow where it does not answer, or where it does not have more rounds of
@@ -305,7 +304,6 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
         name: the sweep's name, for the latest sweep of that name, or the name or path of its folder.
         tracking_uri: the MLflow server; None is the one that the sweep was logged to, which is asked only if the user
             has named it before (`hflray.tracking.addresses`).
-        progress: is called with the number of runs read so far and their total.
 
     Raises:
         ConfigError: there is no such sweep, neither MLflow nor the journal has its runs (the message names each journal
@@ -334,7 +332,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
             histories = list(journal.values())
         else:
             address = tracking_uri or of_folder(folder.uri, folder.path.parent)
-            histories = read_histories(address, folder.experiment, folder.path.name, progress)
+            histories = read_histories(address, folder.experiment, folder.path.name)
     except ConfigError as error:
         if not journal:
             raise ConfigError("; ".join([str(error), *notes])) from error
@@ -371,7 +369,7 @@ def _tree_of(text: str) -> dict[str, Any]:
     return tree or {}
 
 
-def _reached(run: Run, task: Task) -> str:
+def _reached(run: RunRecord, task: Task) -> str:
     """Return how far a run has come, such as ``3 of at most 60 rounds``."""
     last, most = int(run.rounds["round"].max()), task.steps(run.config)
     return f"{last:,}{f' of at most {most:,}' if most else ''} {task.shown.counted or 'rounds'}"
@@ -386,15 +384,15 @@ def assemble(
     notes: list[str],
     fleet_of: Callable[[ExperimentConfig], bytes | None] = lambda config: None,
     labels: Mapping[str, str] = MappingProxyType({}),
-) -> Sweep:
+) -> SweepRecord:
     """Return the sweep of these histories; runs that cannot be read or have no rounds become notes.
 
     Args:
-        name, title, task, description: see `Sweep`.
+        name, title, task, description: see `SweepRecord`.
         histories: the runs.
         notes: the notes, which grow.
         fleet_of: returns the file of a configuration's stored fleet, None if there is none.
-        labels: see `Run`.
+        labels: see `RunRecord`.
 
     Raises:
         ConfigError: no run has a round.
@@ -414,7 +412,7 @@ def assemble(
         except UnfitError as error:
             notes.append(f"{history.name}{LEFT_OUT}its tables cannot be read ({error})")
             continue
-        run = Run(history, config, fleet=fleet_of(config) if is_stored(config) else None, labels=labels)
+        run = RunRecord(history, config, fleet=fleet_of(config) if is_stored(config) else None, labels=labels)
         failed = f"failed after {len(run.rounds)} rounds: {history.error.splitlines()[0]}" if history.error else ""
         if run.rounds.empty:
             notes.append(f"{run.name}{LEFT_OUT}{failed or 'it has no rounds yet'}")
@@ -427,4 +425,4 @@ def assemble(
     if not runs:
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise ConfigError(f"{title}: no run of it has a round yet{reasons}; let it run, or name another sweep")
-    return Sweep(name, title, task, description, runs, notes)
+    return SweepRecord(name, title, task, description, runs, notes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.report.labels import DATA, LAMBDA, H, colour, group_by, label_each, pretty, rank
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 
 # The statistics that summarise a metric over the fleets of an assignment study.
 STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
@@ -28,7 +28,7 @@ STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
 BY_MEDIAN = (metrics.WALL_ASSIGN_S,)  # a few fleets measured on a busy machine would dominate its mean
 
 
-def over_seeds(runs: Sequence[Run], metric: str) -> pd.DataFrame:
+def over_seeds(runs: Sequence[RunRecord], metric: str) -> pd.DataFrame:
     """Return the mean, the standard deviation (0 for one run) and the number of runs of a metric, by round.
 
     A run without a value at a step is interpolated between its own neighbouring steps, never beyond its last.
@@ -38,13 +38,13 @@ def over_seeds(runs: Sequence[Run], metric: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": table.mean(axis=1), "std": table.std(axis=1).fillna(0.0), "runs": table.count(axis=1)})
 
 
-def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
+def panels(sweep: SweepRecord) -> dict[str, dict[str, list[RunRecord]]]:
     """Group runs by panel (data set and H, where they vary), then by series (the other settings that vary)."""
     panel_keys = [key for key in (DATA, H) if key in sweep.keys]
     series_keys = [key for key in sweep.keys if key not in panel_keys]
     if not series_keys:  # only H varies within a data set, so that H distinguishes the series
         panel_keys, series_keys = [key for key in panel_keys if key == DATA], [key for key in sweep.keys if key != DATA]
-    groups: dict[str, dict[str, list[Run]]] = {}
+    groups: dict[str, dict[str, list[RunRecord]]] = {}
     runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
     for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):
         groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name, run.labels), []).append(run)
@@ -52,20 +52,18 @@ def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
 
 
 @dataclass(frozen=True)
-class Curve:
+class MeanCurve:
     """A metric over the rounds of runs that differ only in the seed.
 
     Attributes:
-        panel: the label of the curve's panel.
         name: the label of the curve within its panel.
         metric: the metric's row of the glossary.
         runs: the runs.
     """
 
-    panel: str
     name: str
     metric: metrics.Metric
-    runs: Sequence[Run]
+    runs: Sequence[RunRecord]
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -84,19 +82,18 @@ class Curve:
         """The rounds of `table`; environment steps where an assigner learns."""
         return self.table.index.to_numpy(dtype=float)
 
-    def against(self, metric: str) -> NDArray[np.float64]:
-        """Return the mean of another metric at `rounds`, in the displayed unit; NaN where it was not logged."""
-        means = over_seeds(self.runs, metric)["mean"].reindex(self.table.index).to_numpy(dtype=float)
-        return np.asarray(means * metrics.describe(metric).scale)
 
-
-def curves(sweep: Sweep, metric: str) -> dict[str, list[Curve]]:
+def curves(sweep: SweepRecord, metric: str) -> dict[str, list[MeanCurve]]:
     """Return the curves of a metric in each panel."""
     row = metrics.describe(metric)
     return {
-        panel: [Curve(panel, name, row, runs) for name, runs in groups.items()]
-        for panel, groups in panels(sweep).items()
+        panel: [MeanCurve(name, row, runs) for name, runs in groups.items()] for panel, groups in panels(sweep).items()
     }
+
+
+def deviation(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the standard deviation of the values; 0 for one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Bar:
     label: str
     colour: str
     values: Sequence[float]
-    runs: Sequence[Run]
+    runs: Sequence[RunRecord]
 
     @property
     def mean(self) -> float:
@@ -123,10 +120,10 @@ class Bar:
     @property
     def spread(self) -> float:
         """The standard deviation; 0 for one run."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
+        return deviation(self.values)
 
 
-def bar_value(sweep: Sweep, run: Run, metric: str, beside: Run | None = None) -> float:
+def bar_value(sweep: SweepRecord, run: RunRecord, metric: str, beside: RunRecord | None = None) -> float:
     """Return a run's value in a bar: a metric's last value.
 
     In an assignment study it is the metric's mean over the fleets, and the median for the metrics of `BY_MEDIAN`. With
@@ -140,7 +137,7 @@ def bar_value(sweep: Sweep, run: Run, metric: str, beside: Run | None = None) ->
     return STATISTICS["median" if metric in BY_MEDIAN else "mean"](values)
 
 
-def bars(sweep: Sweep, metric: str) -> list[Bar]:
+def bars(sweep: SweepRecord, metric: str) -> list[Bar]:
     """Return a bar for each group of runs."""
     scale, colours = metrics.describe(metric).scale, group_colours(sweep)
     groups = []
@@ -150,7 +147,7 @@ def bars(sweep: Sweep, metric: str) -> list[Bar]:
     return groups
 
 
-def group_colours(sweep: Sweep) -> dict[str, str]:
+def group_colours(sweep: SweepRecord) -> dict[str, str]:
     """Return a colour for each group; groups that differ only in H or λ share one."""
     groups = sweep.groups()
     names = label_each([runs[0] for runs in groups.values()], [key for key in sweep.keys if key not in (H, LAMBDA)])
@@ -159,7 +156,7 @@ def group_colours(sweep: Sweep) -> dict[str, str]:
     return {label: colour(name, number[name]) for label, name in series.items()}
 
 
-def points(sweep: Sweep) -> pd.DataFrame:
+def points(sweep: SweepRecord) -> pd.DataFrame:
     """Return the delay and the energy of each group: means and standard deviations of the runs' totals.
 
     In an assignment study the values are those of a round instead of totals.
@@ -168,22 +165,21 @@ def points(sweep: Sweep) -> pd.DataFrame:
         One row per group that has both, with the columns ``series`` (the group's label without λ and H), ``point`` (the
         label of λ and H), ``lambda`` (J/s), ``delay_s``, ``energy_j``, ``delay_std`` (s), ``energy_std`` (J).
     """
-    study = sweep.shown.averaged
-    names = (
-        (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J) if study else (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
-    )
-    rows: list[dict[str, Any]] = []
-    groups = list(sweep.groups().values())
-    firsts = [runs[0] for runs in groups]
+    names = [metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J]
+    if sweep.shown.averaged:
+        names = [metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J]
+    firsts = [runs[0] for runs in sweep.groups().values()]
     series = label_each(firsts, [key for key in sweep.keys if key not in (LAMBDA, H)])
     places = label_each(firsts, [key for key in sweep.keys if key in (LAMBDA, H)])
-    for runs, name, place in zip(groups, series, places, strict=True):
-        values = [[bar_value(sweep, run, metric) for run in runs] for metric in names]
-        labels = {"series": name or sweep.name, "point": place, "lambda": runs[0].config.cost.delay_weight}
-        spreads = [np.std(column, ddof=1) if len(column) > 1 else 0.0 for column in values]
-        rows.append(labels | {"delay_s": np.mean(values[0]), "energy_j": np.mean(values[1]), "delay_std": spreads[0],
-                              "energy_std": spreads[1]})  # fmt: skip
-    return pd.DataFrame(rows).dropna(subset=["delay_s", "energy_j"])
+    rows: dict[int, dict[str, Any]] = {}
+    for number, (delay, energy) in enumerate(zip(*(bars(sweep, name) for name in names), strict=True)):
+        if delay.values and energy.values:
+            rows[number] = {
+                "series": series[number] or sweep.name, "point": places[number],
+                "lambda": firsts[number].config.cost.delay_weight, "delay_s": delay.mean, "energy_j": energy.mean,
+                "delay_std": delay.spread, "energy_std": energy.spread,
+            }  # fmt: skip
+    return pd.DataFrame(list(rows.values()), index=list(rows))
 
 
 def fronts(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -191,9 +187,9 @@ def fronts(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(name): rows.sort_values(["lambda", "delay_s"]) for name, rows in table.groupby("series", sort=False)}
 
 
-def by_scheduled(sweep: Sweep) -> dict[str, dict[int, list[Run]]]:
+def by_scheduled(sweep: SweepRecord) -> dict[str, dict[int, list[RunRecord]]]:
     """Group runs by data set, then by H, smallest first."""
-    data_sets: dict[str, dict[int, list[Run]]] = {}
+    data_sets: dict[str, dict[int, list[RunRecord]]] = {}
     runs = sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled)
     for name, members in group_by(runs, [DATA]).items():
         for run in members:
@@ -201,7 +197,7 @@ def by_scheduled(sweep: Sweep) -> dict[str, dict[int, list[Run]]]:
     return data_sets
 
 
-def against_scheduled(groups: Mapping[int, Sequence[Run]], metric: str) -> pd.DataFrame:
+def against_scheduled(groups: Mapping[int, Sequence[RunRecord]], metric: str) -> pd.DataFrame:
     """Return a metric's last values against H, in the displayed unit.
 
     Returns:
@@ -212,11 +208,11 @@ def against_scheduled(groups: Mapping[int, Sequence[Run]], metric: str) -> pd.Da
     for scheduled, runs in groups.items():
         values = np.array([run.last(metric) * scale for run in runs])
         reached = all(run.reached(run.target or np.inf) is not None for run in runs)
-        rows[scheduled] = (values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0, reached)
+        rows[scheduled] = (values.mean(), deviation(values), reached)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "std", "reached"])
 
 
-def last_step(run: Run, metric: str) -> int:
+def last_step(run: RunRecord, metric: str) -> int:
     """Return the last step at which a run has a metric; 0 if it does not have it."""
     values = run.series(metric)
     return int(values.index[-1]) if len(values) else 0

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from hflray import metrics
-from hflray.report import readings
-from hflray.report.labels import hfel, mark_modified, pretty
-from hflray.report.readings import STARTS
-from hflray.report.runs import Run, Sweep
-from hflray.report.series import STATISTICS
+from hflray.assignment.features import PAPERS
+from hflray.report.labels import mark_modified, pretty
+from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.series import STATISTICS, last_step
 from hflray.support.files import write as write_file
-from hflray.support.text import as_markdown_cell
+from hflray.support.terminal.tables import TextTable
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -33,7 +33,7 @@ def spread(values: Sequence[float], form: str) -> str:
     return f"{form.format(mean)} ± {form.format(deviation)}"
 
 
-def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
+def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
     candidates = [row for row in metrics.rows(table, sweep.logged) if row.heading]
     columns = [row for row in candidates if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
     rows = []
@@ -49,15 +49,15 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
             values = [run.last(column.name) * column.scale for run in runs]
             row[column.column] = spread(values, forms[column])
         rows.append(row)
-    return pd.DataFrame(rows)
+    return TextTable.of(rows)
 
 
-def _different(runs: Sequence[Run]) -> str:
+def _different(runs: Sequence[RunRecord]) -> str:
     """Return the number of runs, in which equal runs count once, as text."""
     return str(len({run.identity for run in runs}))
 
 
-def _form(column: metrics.Metric, groups: Iterable[Sequence[Run]]) -> str:
+def _form(column: metrics.Metric, groups: Iterable[Sequence[RunRecord]]) -> str:
     """Return the format of a column's means, with the digits that the least of them needs."""
     finite = [[value for run in runs if np.isfinite(value := run.last(column.name))] for runs in groups]
     means = [float(np.mean(values)) * column.scale for values in finite if values]
@@ -81,7 +81,7 @@ ASSIGNMENT = (
 COUPLINGS = {"per_edge": "per edge", "joint": "joint"}
 
 
-def _assignment(sweep: Sweep) -> pd.DataFrame:
+def _assignment(sweep: SweepRecord) -> TextTable:
     """Return one row per assigner, with means ± standard deviations over its seeds or deployments.
 
     The worst gap is the worst over all of them.
@@ -102,100 +102,112 @@ def _assignment(sweep: Sweep) -> pd.DataFrame:
             heading = template.format(description.column)
             row[heading] = spread([max(values)] if name == "worst" else values, description.format)
         rows.append(row)
-    return pd.DataFrame(rows)
+    return TextTable.of(rows)
 
 
-REFERENCE = hfel(300)
+# The readings of Algorithm 5: what the paper leaves open, a reading's ceiling, and whether a policy still improves.
+
+# A policy still improves if the mean return of its last quarter is more than this above the quarter before.
+IMPROVING = 1.0
+FEATURES, START, BUFFER = "learning.features", "learning.teacher.start", "learning.buffer_capacity"
 
 
-def compare_with_reference(sweep: Sweep) -> pd.DataFrame | None:
-    """Return how far each assigner's objective is above HFEL-300's on the same fleets, in percent.
+class Reading(NamedTuple):
+    """What the paper leaves open and what decides how much Algorithm 5 can learn.
 
-    Each run is compared with the run of HFEL-300 that has a deadline per edge and otherwise the same settings, on the
-    fleets that both have, for each start of HFEL that the study has. The ratio of means compares the mean objectives.
-    The result is None without such a run, without another run to compare with it, and outside an assignment study.
+    Attributes:
+        features: ``paper`` (linear gains) or ``paper_db``.
+        start: the assignment from which the teacher's search starts.
+        buffer: transitions in the replay buffer.
     """
-    rows: dict[str, dict[str, str]] = {}
-    for start in STARTS if sweep.shown.averaged else ():
-        references = {_settings_besides_assigner(run): run for run in sweep.runs if _is_reference(run, start)}
-        for label, runs in sweep.groups().items():
-            pairs = [
-                (run.series(metrics.ROUND_OBJECTIVE), reference.series(metrics.ROUND_OBJECTIVE))
-                for run in runs
-                if (reference := references.get(_settings_besides_assigner(run))) is not None and reference is not run
-            ]
-            tables = [pd.DataFrame({"own": own, "other": other}).dropna() for own, other in pairs]
-            both = pd.concat(tables) if tables else pd.DataFrame()
-            if both.empty:
-                continue
-            excess = 100 * (both["own"] / both["other"] - 1)
-            of_means = 100 * (both["own"].mean() / both["other"].mean() - 1)
-            values = (excess.median(), excess.mean(), excess.quantile(0.95), excess.max(), of_means)
-            from_start = f" from {pretty(start)}"
-            names = (f"above {REFERENCE}{from_start}, %: median", "mean", "p95", "worst", "of means")
-            row = rows.setdefault(label, {"": mark_modified(label or sweep.name, runs), "fleets": f"{len(both)}"})
-            row |= {
-                name if name == names[0] else f"{name}{from_start}": f"{value:+.1f}"
-                for name, value in zip(names, values, strict=True)
-            }
-    return pd.DataFrame(list(rows.values())).fillna("–") if rows else None
+
+    features: str
+    start: str
+    buffer: int
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Reading:
+        """Return the reading of a run of Algorithm 5."""
+        settings = run.settings
+        return cls(str(settings[FEATURES]), str(settings[START]), int(settings[BUFFER]))
+
+    @property
+    def taught(self) -> str:
+        """What decides the ceiling: the gains' scale and the start of the teacher's search."""
+        gains = "gains in dB" if self.features == "paper_db" else "linear gains"
+        return f"{gains}, {pretty(self.start)} start"
+
+    def __str__(self) -> str:
+        return f"{self.taught}, buffer of {self.buffer:,}"
 
 
-def _is_reference(run: Run, start: str) -> bool:
-    assignment = run.config.assignment
-    standard = (assignment.start or "geographic") == start and not assignment.options
-    exchanges = assignment.name == "hfel" and (assignment.transfers, assignment.exchanges) == (100, 300)
-    return exchanges and standard and run.config.allocation.coupling == "per_edge"
+def is_ceiling(run: RunRecord) -> bool:
+    """Return whether a run teaches the paper's network by cross-entropy alone, which gives a reading's ceiling."""
+    settings = run.settings
+    supervised = settings.get("learning.td") == 0 and settings.get("learning.architecture") == "bilstm"
+    return supervised and settings.get(FEATURES) in PAPERS
 
 
-def _settings_besides_assigner(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return the identifying settings outside the sections ``assignment`` and ``allocation``."""
-    return tuple(item for item in run.identity if not item[0].startswith(("assignment.", "allocation.")))
+def draws(run: RunRecord) -> float:
+    """Return how often a transition is drawn from the replay buffer, on average."""
+    learning = run.config.learning
+    return learning.training_intensity or learning.train_batch / (learning.update_every or 1)
 
 
-def _readings(sweep: Sweep) -> pd.DataFrame:
+def improves(run: RunRecord) -> bool:
+    """Return whether a policy still improves at its end: by more than `IMPROVING` in its last quarter."""
+    values, last = run.series(metrics.ASSIGNER_RETURN), last_step(run, metrics.ASSIGNER_RETURN)
+    quarter = np.minimum(3, (values.index.to_numpy() - 1) * 4 // max(1, last))
+    return float(values[quarter == 3].mean() - values[quarter == 2].mean()) > IMPROVING
+
+
+def last_tenth(run: RunRecord, metric: str) -> list[float]:
+    """Return the values of a metric in the last tenth of a run's steps."""
+    values = run.series(metric)
+    return [float(value) for value in values[values.index > 0.9 * last_step(run, metric)]]
+
+
+def _readings(sweep: SweepRecord) -> TextTable:
     """Return one row per run of Algorithm 5: its reading, the ceiling of it, and the policy at the end.
 
     The return, the agreement and the cost are of the greedy policy on the held-out fleets: means over the evaluations
     of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
-    network after cross-entropy on the teacher's labels (`readings.is_ceiling`), and stands beside its cost.
+    network after cross-entropy on the teacher's labels (`is_ceiling`), and stands beside its cost.
     """
     units, relative = "learning.hidden", metrics.assigner_ratio("hfel-300")
-    ceilings = {
-        (*readings.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if readings.is_ceiling(run)
-    }
+    ceilings = {(*Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if is_ceiling(run)}
     rows = []
-    learners = [run for run in sweep.runs if not readings.is_ceiling(run)]
-    for run in sorted(learners, key=lambda run: (readings.Reading.of(run), run.settings[units], run.seed)):
-        reading = readings.Reading.of(run)
+    learners = [run for run in sweep.runs if not is_ceiling(run)]
+    for run in sorted(learners, key=lambda run: (Reading.of(run), run.settings[units], run.seed)):
+        reading = Reading.of(run)
         ceiling = ceilings.get((*reading[:2], run.settings[units]))
-        ended = readings.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
-        agreement = readings.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
-        cost = readings.last_tenth(run, relative)
+        ended = last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
+        agreement = last_tenth(run, metrics.ASSIGNER_AGREEMENT)
+        cost = last_tenth(run, relative)
         rows.append(
             {
                 "": mark_modified(str(reading), [run]),
                 "seed": str(run.seed),
                 "steps": f"{int(run.rounds['round'].iloc[-1]):,}" + ("" if run.ended else " …"),
                 "units": str(run.settings[units]),
-                "draws of a transition": f"{readings.draws(run):g}",
+                "draws of a transition": f"{draws(run):g}",
                 "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
                 "ceiling's objective / HFEL-300's": "–" if ceiling is None else f"{ceiling.last(relative):.2f}",
                 "return": spread(ended, "{:.1f}"),
                 "agreement, %": f"{100 * np.mean(agreement):.1f}",
                 "objective / HFEL-300's": f"{np.mean(cost):.2f}",
-                "still improves": "yes" if readings.improves(run) else "no",
+                "still improves": "yes" if improves(run) else "no",
             }
         )
-    return pd.DataFrame(rows)
+    return TextTable.of(rows)
 
 
-def _learning(sweep: Sweep) -> pd.DataFrame:
-    ceilings = {readings.is_ceiling(run) for run in sweep.runs}
+def _learning(sweep: SweepRecord) -> TextTable:
+    ceilings = {is_ceiling(run) for run in sweep.runs}
     return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
 
 
-TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
+TABLES: dict[metrics.Table, Callable[[SweepRecord], TextTable]] = {
     "training": lambda sweep: _rows(sweep, "training", "rounds"),
     "clustering": lambda sweep: _rows(sweep, "clustering", ""),
     "assignment": _assignment,
@@ -203,47 +215,13 @@ TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
 }
 
 
-def summary(sweep: Sweep) -> pd.DataFrame:
+def summary(sweep: SweepRecord) -> TextTable:
     """Return one row per group of runs: means over seeds ± standard deviations, as text; "…" marks runs under way."""
-    return TABLES[sweep.shown.table](sweep)
+    return replace(TABLES[sweep.shown.table](sweep), title=sweep.title)
 
 
-def to_markdown(table: pd.DataFrame) -> str:
-    """Return the table as markdown, with all columns but the first aligned to the right; names in cells are escaped."""
-    lines: list[list[object]] = [list(table.columns), *map(list, table.itertuples(index=False))]
-    head, *rows = ("| " + " | ".join(as_markdown_cell(str(cell)) for cell in cells) + " |" for cells in lines)
-    return "\n".join([head, "|---" + "|--:" * (len(table.columns) - 1) + "|", *rows]) + "\n"
-
-
-# The characters of our labels that pdfLaTeX cannot typeset, and their LaTeX.
-SYMBOLS = {
-    "±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--", "…": r"\dots{}",
-    "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": "$<$", ">": "$>$",
-}  # fmt: skip
-
-
-def to_latex(table: pd.DataFrame, caption: str) -> str:
-    """Return the table as LaTeX for the package booktabs; special characters of cells and caption are escaped."""
-    style = table.style.format(escape="latex").format_index(escape="latex", axis="columns").hide(axis="index")
-    text = style.to_latex(
-        caption=_escape(caption),
-        column_format="l" + "r" * (len(table.columns) - 1),
-        position_float="centering",
-        hrules=True,
-    )
-    return "".join(SYMBOLS.get(letter, letter) for letter in text)
-
-
-def _escape(text: str) -> str:
-    """Escape a text as pandas escapes cells; it does not escape captions. A caption cannot hold an empty line."""
-    cell = pd.DataFrame([[" ".join(text.split())]]).style.format(escape="latex").hide(axis="index").hide(axis="columns")
-    return cell.to_string().rstrip("\n")
-
-
-def write(sweep: Sweep, folder: Path) -> list[Path]:
+def write(sweep: SweepRecord, folder: Path) -> list[Path]:
     """Write the summary as ``summary.md`` and ``summary.tex``; return their paths."""
-    table = summary(sweep)
-    excess = compare_with_reference(sweep)
-    second = f"\n{to_markdown(excess)}" if excess is not None else ""
-    texts = {"summary.md": to_markdown(table) + second, "summary.tex": to_latex(table, sweep.description or sweep.name)}
+    table = replace(summary(sweep), caption=sweep.description or sweep.name)
+    texts = {"summary.md": table.markdown(), "summary.tex": table.latex()}
     return [write_file(folder / name, text) for name, text in texts.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.padding import Padding
@@ -14,17 +14,15 @@ from rich.text import Text
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
-from hflray.support.text import one_line
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
-    from hflray.report.runs import Sweep
+    from hflray.report.runs import SweepRecord
     from hflray.reproduction.protocol import Paper
+    from hflray.support.terminal.tables import TextTable
 
-MOST_NAMED = 4  # notes on runs that are not used, and exports
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+MOST_NAMED = 4  # notes on runs that are not used
 
 app = single()
 
@@ -108,34 +106,30 @@ def _list(console: Console) -> None:
     from hflray.reproduction.protocol import PAPERS, paper
 
     for name in PAPERS:
-        one = paper(name)
-        full, quick = one.takes
-        console.print(f"{name:10} {one.title} ({one.source})", **PLAIN)
-        console.print(f"{'':10} {one.about}", style="dim", **PLAIN)
-        console.print(f"{'':10} quick: {quick}; full: {full}", style="dim", **PLAIN)
+        listed = paper(name)
+        full, quick = listed.takes
+        say(console, f"{name:10} {listed.title} ({listed.source})")
+        say(console, f"{'':10} {listed.about}", "dim")
+        say(console, f"{'':10} quick: {quick}; full: {full}", "dim")
 
 
-def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
+def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, SweepRecord]:
     """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
-    from hflray.report.exports import exports, read_exhibit
+    from hflray.report.exports import named_exports, read_exhibit
     from hflray.reproduction.judge import with_borrowed
 
-    names = [shown.config for shown in chosen.of_form(quick).values()]
-    places = exports(source)
-    sweeps = {path.name: read_exhibit(path) for path in places if path.name in names}
-    if not sweeps:
-        held = f", but of {', '.join(one_line(path.name) for path in places[:MOST_NAMED])}" if places else ""
-        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}{held}; name the folder that has one")
-    return with_borrowed(sweeps, list(chosen.of_form(quick).values()))
+    exhibits = list(chosen.of_form(quick).values())
+    places = named_exports(source, [shown.config for shown in exhibits])
+    return with_borrowed({place.name: read_exhibit(place) for place in places}, exhibits)
 
 
-def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, Sweep]:
+def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, SweepRecord]:
     """Return the latest sweep of each of the paper's exhibits."""
     from hflray.report.runs import read_sweep
     from hflray.reproduction.judge import with_borrowed
 
     shown = list(chosen.of_form(quick).values())
-    return with_borrowed({each.config: read_sweep(results, each.config) for each in shown}, shown)
+    return with_borrowed({exhibit.config: read_sweep(results, exhibit.config) for exhibit in shown}, shown)
 
 
 def _run(
@@ -194,7 +188,7 @@ def _lacking(chosen: Paper, quick: bool) -> list[str]:
         for claim, contrasts in expanded(shown):
             seeds = claim.seeds or (shown.plan.seeds if shown.plan else None) or 1
             for side in [side for contrast in contrasts for side in contrast.sides]:
-                held = {each["seed"] for each in values if holds(each, side)}
+                held = {settings["seed"] for settings in values if holds(settings, side)}
                 count = len(held.intersection(range(seeds)))
                 words = ", ".join(f"{key}={value}" for key, value in side.items())
                 if count < seeds:
@@ -223,24 +217,24 @@ def _words(file: Path, results: Path, data_root: Path | None) -> list[str]:
 
 
 def _show(
-    chosen: Paper, quick: bool, sweeps: dict[str, Sweep], judged: dict[str, pd.DataFrame], console: Console
+    chosen: Paper, quick: bool, sweeps: dict[str, SweepRecord], judged: dict[str, TextTable], console: Console
 ) -> None:
     from hflray.reproduction.protocol import expanded
 
     for shown in chosen.of_form(quick).values():
         if not shown.claims:
             continue
-        console.print(f"\n{shown.label}: {shown.shows}", style="bold", **PLAIN)
+        say(console, f"\n{shown.label}: {shown.shows}", "bold")
         if shown.config not in judged:
-            console.print(f"  not run; {len(list(expanded(shown)))} claims have too few runs", **PLAIN)
+            say(console, f"  not run; {len(list(expanded(shown)))} claims have too few runs")
             continue
         print_verdicts(judged[shown.config], console)
         say_notes(console, sweeps[shown.config].notes, MOST_NAMED)
 
 
-def print_verdicts(claims: pd.DataFrame, console: Console) -> None:
+def print_verdicts(claims: TextTable, console: Console) -> None:
     """Print the answer to each claim, our numbers, their count and p-value, and the notes."""
-    for row in claims.to_dict("records"):
+    for row in claims.records:
         split = f" ({row.pop('split')})" if "split" in row else ""
         (claimant, text), *cells = row.items()
         console.print(f"{claimant}: {text}{split}", style="bold", markup=False, highlight=False)

@@ -26,12 +26,13 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from hflray import metrics
-from hflray.report.runs import SEED, Run, Sweep
+from hflray.report.runs import SEED, RunRecord, SweepRecord
 from hflray.report.series import last_step
-from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Plan, Settings, expanded
+from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Settings, StudyPlan, expanded
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.pairs import Pairs, holm, mean_interval
 from hflray.support.references import short
+from hflray.support.terminal.tables import TextTable
 from hflray.tracking import Tables
 
 SPLIT = "data.split"
@@ -68,31 +69,30 @@ class Effect:
     rounds: int = 0
     level: float | None = None
     missing: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
 
 
-def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
+def verdicts(shown: Exhibit, sweep: SweepRecord) -> TextTable:
     """Return one row per claim of the exhibit: our numbers with 95 % intervals, their count, p and the answer.
 
     Runs of another split of the data than the plan's are judged by themselves, below, and never pooled. Their rows name
     the split.
     """
     assert shown.plan is not None
-    by_split: dict[str, list[Run]] = {}
+    by_split: dict[str, list[RunRecord]] = {}
     for run in sweep.runs:
         by_split.setdefault(str(run.settings[SPLIT]), []).append(run)
     planned: str = shown.plan.split or next(iter(by_split), "")
     order = [planned, *sorted(set(by_split) - {planned})] if planned in by_split or not by_split else sorted(by_split)
-    frames = []
+    records: list[dict[str, str]] = []
     for name in order:
-        frame = _judged(shown, shown.plan, by_split.get(name, []))
-        if order != [planned]:
-            frame.insert(0, "split", name)
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+        rows = _judged(shown, shown.plan, by_split.get(name, []))
+        records += rows if order == [planned] else [{"split": name} | row for row in rows]
+    table = TextTable.of(records)
+    return replace(table, align="l" * len(table.headings))
 
 
-def tally(paper: Paper, quick: bool, judged: Mapping[str, pd.DataFrame]) -> str:
+def tally(paper: Paper, quick: bool, judged: Mapping[str, TextTable]) -> str:
     """Return how many of the claims have which answer, as text, such as ``3 yes, 1 not tested``.
 
     Args:
@@ -109,11 +109,11 @@ def tally(paper: Paper, quick: bool, judged: Mapping[str, pd.DataFrame]) -> str:
     return ", ".join(f"{counts[kind]} {kind}" for kind in ANSWERS if counts[kind]) or "no claims"
 
 
-def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
+def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord]) -> list[dict[str, str]]:
     claims = list(expanded(shown))
-    pool, unused = _comparable(runs, shown, [each for _, contrasts in claims for each in contrasts])
-    effects = [[_effect(pool, claim, each, plan) for each in contrasts] for claim, contrasts in claims]
-    tests = [_p_values(claim, each) for (claim, _), each in zip(claims, effects, strict=True)]
+    pool, unused = _comparable(runs, shown, [compared for _, contrasts in claims for compared in contrasts])
+    effects = [[_effect(pool, claim, compared, plan) for compared in contrasts] for claim, contrasts in claims]
+    tests = [_p_values(claim, compared) for (claim, _), compared in zip(claims, effects, strict=True)]
     # A claim without enough runs counts among the exhibit's with a p-value of 1.
     family = {
         str(place): 1.0 if p is None else min(1.0, 2 * min(p))
@@ -122,10 +122,10 @@ def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
     }
     adjusted = holm(family)
     rows = []
-    for place, ((claim, _), each) in enumerate(zip(claims, effects, strict=True)):
+    for place, ((claim, _), compared) in enumerate(zip(claims, effects, strict=True)):
         p = adjusted.get(str(place), np.nan)
-        answer = _answer(claim, each, tests[place], p, plan)
-        modified = len({id(run) for effect in each for run in effect.runs if run.modified})
+        answer = _answer(claim, compared, tests[place], p, plan)
+        modified = len({id(run) for effect in compared for run in effect.runs if run.modified})
         notes = [
             claim.not_tested or claim.note,
             claim.guess if answer == "no" else "",
@@ -133,16 +133,18 @@ def _judged(shown: Exhibit, plan: Plan, runs: Sequence[Run]) -> pd.DataFrame:
             f"{modified} runs of a modified checkout" if modified else "",
             f"not used: {'; '.join(unused)}" if unused and not place else "",
         ]
-        without = dict.fromkeys(name for effect in each for name in effect.missing)
+        without = dict.fromkeys(name for effect in compared for name in effect.missing)
         notes.append(f"no run: {'; '.join(without)}" if without else "")
-        texts = [_text(claim, effect) for effect in each if len(effect.values)]
+        texts = [_text(claim, effect) for effect in compared if len(effect.values)]
         shown_p = ("< 0.001" if p < 0.001 else f"{p:.3f}") if tests[place] and not np.isnan(p) else ""
-        rows.append((claim.text, "; ".join(texts), _count(claim, each, plan), shown_p, answer,
-                     ". ".join(filter(None, notes))))  # fmt: skip
-    return pd.DataFrame(rows, columns=[shown.claimant, "ours [95 %]", "n", "p", "answer", "notes"])
+        rows.append({shown.claimant: claim.text, "ours [95 %]": "; ".join(texts), "n": _count(claim, compared, plan),
+                     "p": shown_p, "answer": answer, "notes": ". ".join(filter(None, notes))})  # fmt: skip
+    return rows
 
 
-def _answer(claim: Claim, effects: Sequence[Effect], p: tuple[float, float] | None, adjusted: float, plan: Plan) -> str:
+def _answer(
+    claim: Claim, effects: Sequence[Effect], p: tuple[float, float] | None, adjusted: float, plan: StudyPlan
+) -> str:
     if claim.not_tested:
         return "not tested"
     if p is None:
@@ -151,7 +153,7 @@ def _answer(claim: Claim, effects: Sequence[Effect], p: tuple[float, float] | No
         return "not settled"
     if p[1] < p[0]:
         return "no"
-    small = claim.margin is not None and claim.expect != "near" and any(_is_small(claim, each) for each in effects)
+    small = claim.margin is not None and claim.expect != "near" and any(_is_small(claim, effect) for effect in effects)
     return f"yes in sign, smaller than {_margin(claim)}" if small else "yes"
 
 
@@ -168,8 +170,8 @@ def _p_values(claim: Claim, effects: Sequence[Effect]) -> tuple[float, float] | 
     if claim.every:
         agree = all(_agrees(claim, effect.values).all() for effect in effects)
         return (0.0, 1.0) if agree else (1.0, 0.0)
-    each = [_tails(claim, effect) for effect in effects]
-    return max(p for p, _ in each), min(1.0, len(each) * min(p for _, p in each))
+    tails = [_tails(claim, effect) for effect in effects]
+    return max(p for p, _ in tails), min(1.0, len(tails) * min(p for _, p in tails))
 
 
 def _tails(claim: Claim, effect: Effect) -> tuple[float, float]:
@@ -212,7 +214,7 @@ def _on_scale(claim: Claim, value: float) -> float:
 # Which runs are compared.
 
 
-def matches(run: Run, settings: Settings) -> bool:
+def matches(run: RunRecord, settings: Settings) -> bool:
     """Return whether a run has these settings; a reference matches by the name of its class as well."""
     return holds(run.all_settings, settings)
 
@@ -222,7 +224,9 @@ def holds(values: Settings, settings: Settings) -> bool:
     return all(values.get(key) == value or short(str(values.get(key))) == value for key, value in settings.items())
 
 
-def _comparable(runs: Sequence[Run], shown: Exhibit, contrasts: Sequence[Contrast]) -> tuple[list[Run], list[str]]:
+def _comparable(
+    runs: Sequence[RunRecord], shown: Exhibit, contrasts: Sequence[Contrast]
+) -> tuple[list[RunRecord], list[str]]:
     """Return the runs that the comparisons name and that differ in nothing else but the seed, and what is not used."""
     sides = [side for contrast in contrasts for side in contrast.sides]
     named = [run for run in runs if any(matches(run, side) for side in sides)]
@@ -233,7 +237,7 @@ def _comparable(runs: Sequence[Run], shown: Exhibit, contrasts: Sequence[Contras
     return pool, [f"{rest} runs that no claim names"] * (rest > 0) + named_unused
 
 
-def select_alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], list[str]]:
+def select_alike(runs: Sequence[RunRecord], free: Sequence[str]) -> tuple[list[RunRecord], list[str]]:
     """Select the largest set of runs that differ only in the seed and the compared settings.
 
     Args:
@@ -244,7 +248,7 @@ def select_alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], l
         The selected runs, and the other runs by name, each with the settings in which it differs.
     """
     sections = tuple(key for key in free if key.endswith("."))
-    variants: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    variants: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     for run in runs:
         fixed = tuple(
             (key, value)
@@ -263,12 +267,12 @@ def select_alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], l
     return variants[largest], dropped
 
 
-def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -> Effect:
+def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: StudyPlan) -> Effect:
     """Return the effects of a comparison on the planned seeds that all of its sides have."""
     endpoint, steps = claim.endpoint, claim.rounds or plan.rounds or 0
     by_seed = []
     for side in contrast.sides:
-        longest: dict[int, Run] = {}
+        longest: dict[int, RunRecord] = {}
         sided = [run for run in pool if matches(run, side) and _has(run, endpoint)]
         for run in sorted(sided, key=lambda run: last_step(run, endpoint.metric)):
             longest[run.seed] = run
@@ -294,22 +298,22 @@ def _effect(pool: Sequence[Run], claim: Claim, contrast: Contrast, plan: Plan) -
     return replace(effect, label=contrast.label, runs=runs)
 
 
-def _has(run: Run, endpoint: Endpoint) -> bool:
+def _has(run: RunRecord, endpoint: Endpoint) -> bool:
     """Return whether a run has the metric: by round, or, where no round is asked for, once."""
     return bool(
         len(run.series(endpoint.metric)) or (endpoint.until is None and not np.isnan(run.last(endpoint.metric)))
     )
 
 
-def _is_whole(run: Run, endpoint: Endpoint, steps: int) -> bool:
+def _is_whole(run: RunRecord, endpoint: Endpoint, steps: int) -> bool:
     return _passes(run, endpoint) or last_step(run, endpoint.metric) >= steps
 
 
-def _passes(run: Run, endpoint: Endpoint) -> bool:
+def _passes(run: RunRecord, endpoint: Endpoint) -> bool:
     return endpoint.until is not None and passage(run, endpoint.until, endpoint.over) is not None
 
 
-def passage(run: Run, level: float, over: int) -> int | None:
+def passage(run: RunRecord, level: float, over: int) -> int | None:
     """Return the first round in which the mean accuracy of the last `over` rounds is at least `level`, or None.
 
     The accuracy is that of the validation part where the run has one.
@@ -323,14 +327,14 @@ def _smooth(values: pd.Series[float], over: int) -> pd.Series[float]:
     return values.rolling(max(1, min(over, len(values)))).mean().dropna()
 
 
-def _of_fleets(groups: Sequence[Sequence[Run]], claim: Claim, fleets: int) -> Effect:
+def _of_fleets(groups: Sequence[Sequence[RunRecord]], claim: Claim, fleets: int) -> Effect:
     columns = [runs[0].series(claim.endpoint.metric) for runs in groups]
     table = pd.concat(columns, axis=1).dropna().iloc[:fleets].to_numpy()
     values = _combined([_scaled(claim, column) for column in table.T])
     return Effect("", values, whole=len(table) >= fleets, sides=_means(claim, list(table.T)), rounds=len(table))
 
 
-def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Effect:
+def _of_seeds(groups: Sequence[Sequence[RunRecord]], claim: Claim, rounds: int) -> Effect:
     """Return the effects of runs, grouped by side in the order of the seeds, on their first rounds."""
     endpoint, level = claim.endpoint, claim.endpoint.until
     if level is not None and endpoint.common:
@@ -338,27 +342,27 @@ def _of_seeds(groups: Sequence[Sequence[Run]], claim: Claim, rounds: int) -> Eff
             level, *(float(_smooth(_first(run, rounds), endpoint.over).max()) for runs in groups for run in runs)
         )
     read = [[_read(run, endpoint, level, rounds) for run in runs] for runs in groups]
-    sides = [np.array([value for value, _ in each]) for each in read]
+    sides = [np.array([value for value, _ in side]) for side in read]
     drawn = [_drawn(runs, endpoint, level, rounds) for runs in groups] if level is not None else []
-    reached = [np.array([passed for _, passed in each]) for each in read]
+    reached = [np.array([passed for _, passed in side]) for side in read]
     unknown = 0
-    if all(each.all() for each in reached):
-        values = _combined([_scaled(claim, each) for each in sides])
+    if all(side.all() for side in reached):
+        values = _combined([_scaled(claim, side) for side in sides])
     elif len(sides) == 2 and claim.scale == "log":
         pairs = Pairs.censored(sides[0], reached[0], sides[1], reached[1])
         values, unknown = pairs.steps, pairs.uncertain
     else:
-        values = _combined([_scaled(claim, each) for each in sides])
+        values = _combined([_scaled(claim, side) for side in sides])
         unknown = int((~np.all(reached, axis=0)).sum())
     return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds, level=level)
 
 
-def _first(run: Run, rounds: int) -> pd.Series[float]:
+def _first(run: RunRecord, rounds: int) -> pd.Series[float]:
     values = run.judged(run.main_metric)
     return values[values.index <= rounds]
 
 
-def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tuple[float, bool]:
+def _read(run: RunRecord, endpoint: Endpoint, level: float | None, rounds: int) -> tuple[float, bool]:
     """Return a run's endpoint, and whether it is exact; at a missed target it is what the run has spent so far."""
     values = run.series(endpoint.metric)
     if level is not None:
@@ -376,7 +380,7 @@ def _read(run: Run, endpoint: Endpoint, level: float | None, rounds: int) -> tup
     return float(smooth.iloc[best]), True
 
 
-def _drawn(runs: Sequence[Run], endpoint: Endpoint, level: float, rounds: int) -> float:
+def _drawn(runs: Sequence[RunRecord], endpoint: Endpoint, level: float, rounds: int) -> float:
     """Return the round in which the curve of the mean over the seeds is at the level; NaN if it never is."""
     curve = pd.concat([_first(run, rounds) for run in runs], axis=1).dropna().mean(axis=1)
     hits = curve.index[curve >= level]
@@ -427,7 +431,7 @@ def _margin(claim: Claim) -> str:
     return f"{claim.margin:g}{unit}"
 
 
-def _count(claim: Claim, effects: Sequence[Effect], plan: Plan) -> str:
+def _count(claim: Claim, effects: Sequence[Effect], plan: StudyPlan) -> str:
     """Return how many of the planned seeds or fleets there are, and how many of the planned rounds."""
     if claim.not_tested:
         return ""
@@ -442,7 +446,7 @@ def _count(claim: Claim, effects: Sequence[Effect], plan: Plan) -> str:
     return f"{span} of {most} {unit}{short}"
 
 
-def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Sequence[Exhibit]) -> dict[str, Sweep]:
+def with_borrowed(sweeps: Mapping[str, SweepRecord], exhibits: Sequence[Exhibit]) -> dict[str, SweepRecord]:
     """Return sweeps by name, each with the runs that its exhibit borrows; of two runs of a trial, with its own.
 
     An exhibit that has borrowed runs only gets a sweep of these. A borrowed run ends where it passes the target.
@@ -452,20 +456,22 @@ def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Sequence[Exhibit]) -> d
         for lender, borrowed in shown.borrows.items():
             if lender not in sweeps:
                 continue
-            own = whole.get(shown.config, Sweep(shown.config, shown.config, sweeps[lender].task, shown.shows, []))
-            trials = {run.identity for run in own.runs}
+            borrower = whole.get(
+                shown.config, SweepRecord(shown.config, shown.config, sweeps[lender].task, shown.shows, [])
+            )
+            trials = {run.identity for run in borrower.runs}
             runs = [
                 replace(_until(run, borrowed.until), part="/".join(filter(None, (lender, run.part))))
                 for run in sweeps[lender].runs
                 if matches(run, shown.select[borrowed.select]) and run.identity not in trials
             ]
             if runs:
-                parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
-                whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
+                parts = borrower.parts | {run.part: "borrowed, each run up to its target" for run in runs}
+                whole[shown.config] = replace(borrower, runs=[*borrower.runs, *runs], parts=parts)
     return whole
 
 
-def drawn(shown: Exhibit, sweep: Sweep) -> Sweep:
+def drawn(shown: Exhibit, sweep: SweepRecord) -> SweepRecord:
     """Return the sweep as the exhibit's drawings and tables show it: each run up to its target, if it has one."""
     if not shown.targets:
         return sweep
@@ -476,7 +482,7 @@ def drawn(shown: Exhibit, sweep: Sweep) -> Sweep:
     return replace(sweep, runs=runs)
 
 
-def _until(run: Run, target: float) -> Run:
+def _until(run: RunRecord, target: float) -> RunRecord:
     """Return a run up to the round in which the mean of five rounds passes a target, as if it had ended there."""
     config = run.config.model_copy(update={"target_accuracy": target})
     last = passage(run, target, Endpoint().over)

@@ -25,7 +25,7 @@ from hflray.config import Split
 from hflray.config.explanations import explain
 from hflray.errors import ConfigError, nearest
 from hflray.report.ranking import REFERENCE
-from hflray.report.runs import Sweep
+from hflray.report.runs import SweepRecord
 from hflray.support.reader import parse_yaml, read_bytes
 from hflray.support.shipped import CLAIMS, CONFIGS
 from hflray.support.text import shorten
@@ -123,7 +123,7 @@ class Claim(_Part):
         return self
 
 
-class Plan(_Part):
+class StudyPlan(_Part):
     """How much evidence there is to be, and how sure the answers are.
 
     Attributes:
@@ -141,7 +141,7 @@ class Plan(_Part):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @model_validator(mode="after")
-    def _has_units(self) -> Plan:
+    def _has_units(self) -> StudyPlan:
         if (self.seeds is None) == (self.fleets is None):
             raise ValueError("seeds, fleets: one of them is needed")
         return self
@@ -161,7 +161,7 @@ class Exhibit(_Part):
         label: its name in the paper.
         config: the stem of the sweep file that makes its runs.
         shows: what it shows.
-        drawings: functions of `hflray.report.figures` by the stem of their file.
+        drawings: registered names of figures, or references, by the stem of their file.
         forms: the forms of the paper that it belongs to; none for what is beyond the paper.
         claimant: whose the claims are.
         reference: the scheduler with which the ranking compares the others.
@@ -188,7 +188,7 @@ class Exhibit(_Part):
     targets: dict[str, Share] = {}
     where: Settings = {}
     free: list[str] = []
-    plan: Plan | None = None
+    plan: StudyPlan | None = None
     claims: list[Claim] = []
     select: dict[str, Settings] = {}
 
@@ -199,11 +199,11 @@ class Exhibit(_Part):
 
     @model_validator(mode="after")
     def _names_are_there(self) -> Exhibit:
-        self._find([*self.targets, *(each.select for each in self.borrows.values())])
+        self._find([*self.targets, *(selection.select for selection in self.borrows.values())])
         if self.claims and self.plan is None:
             raise ValueError("plan: is needed for claims")
         for claim in self.claims:
-            self._find([each for group in (*claim.compare, claim.at, *claim.change) for each in group])
+            self._find([selection for group in (*claim.compare, claim.at, *claim.change) for selection in group])
             if claim.endpoint.metric not in metrics.METRICS and claim.endpoint.metric != "round":
                 hint = nearest(claim.endpoint.metric, metrics.METRICS)
                 raise ValueError(f"claims: no metric of the glossary is called {claim.endpoint.metric!r}{hint}")
@@ -293,12 +293,12 @@ def _grouped(text: str, pairs: list[list[str]]) -> list[list[list[str]]]:
 
 def _contrast(shown: Exhibit, pair: list[str], case: list[str], names_pair: bool, names_case: bool) -> Contrast:
     words = [" against ".join(case)] * names_case + [" and ".join(pair)] * names_pair
-    named = [[name, each] for each in case for name in pair] or [[name] for name in pair]
+    named = [[name, selection] for selection in case for name in pair] or [[name] for name in pair]
     sides = []
     for names in named:
         settings = dict(shown.where)
-        for each in names:
-            settings |= shown.select[each]
+        for selection in names:
+            settings |= shown.select[selection]
         sides.append(settings)
     return Contrast(", ".join(words), tuple(sides), tuple(map(", ".join, named)))
 
@@ -310,14 +310,14 @@ def read(path: Path) -> Paper:
         if not isinstance(tree, dict):
             keys = ", ".join(name for name, field in Paper.model_fields.items() if field.is_required())
             raise ValueError(f"got {shorten(tree)}; accepted: a mapping with the keys {keys}; write them")
-        one = Paper.model_validate(
+        made = Paper.model_validate(
             tree | _with_shared(tree) | {"name": path.parent.name, "folder": str(path.parent)}, strict=True
         )
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, Paper).partition(chr(10))[0]}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return one
+    return made
 
 
 def _with_shared(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,15 +358,7 @@ def exhibits() -> dict[str, Exhibit]:
     return {name: shown for name, shown in paper("zhang").exhibits.items() if "quick" not in shown.forms}
 
 
-def exhibit(name: str) -> Exhibit:
-    """Return the exhibit called `name`. Raises ConfigError: there is none."""
-    if name not in exhibits():
-        accepted = ", ".join(exhibits())
-        raise ConfigError(f"--figure: unknown figure '{name}'{nearest(name, exhibits())}; accepted: {accepted}")
-    return exhibits()[name]
-
-
-def exhibit_of(sweep: Sweep) -> Exhibit | None:
+def exhibit_of(sweep: SweepRecord) -> Exhibit | None:
     """Return the exhibit that a sweep belongs to, of any paper, or None."""
     name = sweep.name.removesuffix("-smoke")
-    return next((each for one in PAPERS for each in paper(one).exhibits.values() if each.config == name), None)
+    return next((shown for key in PAPERS for shown in paper(key).exhibits.values() if shown.config == name), None)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from hflray.errors import ConfigError
-from hflray.report.exports import exports as exports_in
-from hflray.report.exports import read_exhibit
+from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
-from hflray.report.runs import SEED, Run, Sweep
-from hflray.report.tables import summary, to_markdown
+from hflray.report.runs import SEED, RunRecord, SweepRecord
+from hflray.report.tables import summary
 from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
+from hflray.support.terminal.tables import TextTable
 from hflray.sweep import Trial, expand, load_sweep
 
 HEAD = """# Results beside the paper's
@@ -72,7 +70,7 @@ NEUTRAL_KEYS = (
 )  # fmt: skip
 
 
-def _differences(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
+def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
     """Return the settings but the seed in which runs differ from the nearest of the shipped trials, and the counts."""
     if not shipped:
         return []
@@ -96,11 +94,11 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
 
     A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
     """
-    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    shipped = [_result_settings(RunRecord.settings_of(trial.config)) for trial in trials]
     return shipped, [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
 
 
-def _count(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
+def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
     """Return how many of the shipped trials have a run, and how many runs are of other seeds or of no such trial."""
     seeds = {settings[SEED] for settings in shipped}
     own = [settings for run in runs if (settings := _result_settings(run.settings))[SEED] in seeds]
@@ -136,7 +134,7 @@ def _span(values: Sequence[int], unit: str) -> str:
     return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
 
 
-def _conditions(sweep: Sweep) -> str:
+def _conditions(sweep: SweepRecord) -> str:
     """Return the machines and dates of the runs, and how many cannot be repeated exactly, as a line of markdown."""
     machines = sorted({run.machine for run in sweep.runs})
     days = sorted(time.strftime("%Y-%m-%d", time.gmtime(run.history.started_ms / 1000)) for run in sweep.runs)
@@ -145,7 +143,7 @@ def _conditions(sweep: Sweep) -> str:
     return f"* on {', '.join(machines)}, {dates}" + (f"; {modified} of a modified checkout" if modified else "")
 
 
-def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
+def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
     """Return lines of markdown about the runs: their number, length, seeds, machines, dates, settings, notes."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
@@ -175,7 +173,7 @@ def _seeds(seeds: set[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
 
 
-def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> str:
+def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path) -> str:
     """Return the section of one figure or table."""
     lines = [
         f"## {shown.label}: {shown.shows}", "",
@@ -189,7 +187,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
-        lines += ["", to_markdown(summary(drawn(shown, sweep)).drop(columns=list(LEFT_OUT), errors="ignore")).rstrip()]
+        lines += ["", summary(drawn(shown, sweep)).without(LEFT_OUT).markdown().rstrip()]
     if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += _ranked(ranked)
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
@@ -198,20 +196,24 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     return "\n".join(lines) + "\n"
 
 
-def _ranked(ranking: pd.DataFrame) -> list[str]:
+def _ranked(ranking: TextTable) -> list[str]:
     """Return the ranking without its ranks, and without fields in which so few seeds cannot give a p-value."""
-    table = ranking.drop(columns=[name for name in ranking if name.endswith(RANK)])
+    table = ranking.without([heading for heading in ranking.headings if heading.endswith(RANK)])
+    by_field: dict[str, list[dict[str, str]]] = {}
+    for record in table.records:
+        by_field.setdefault(record.get("data", ""), []).append(record)
+    kept: list[dict[str, str]] = []
     lines = []
-    for field in table["data"].unique() if "data" in table else []:
-        rows = table[table["data"] == field]
-        cells = rows.iloc[:, 3:].to_numpy().ravel()
-        if not any(cell.endswith(")") and "(–" not in cell for cell in cells):
-            table = table[table["data"] != field]
-            lines += ["", f"* {field}: not shown, because {rows['seeds'].iloc[0]} seeds cannot give p < 0.05."]
-    return ["", to_markdown(table).rstrip(), *lines]
+    for field, records in by_field.items():
+        cells = [cell for record in records for cell in list(record.values())[3:]]
+        if field and not any(cell.endswith(")") and "(–" not in cell for cell in cells):
+            lines += ["", f"* {field}: not shown, because {records[0]['seeds']} seeds cannot give p < 0.05."]
+        else:
+            kept += records
+    return ["", TextTable.of(kept).markdown().rstrip(), *lines]
 
 
-def answers(shown: Exhibit, sweep: Sweep | None, planned: bool = False) -> str:
+def answers(shown: Exhibit, sweep: SweepRecord | None, planned: bool = False) -> str:
     """Return the answers to an exhibit's claims as a table, below its heading; `planned`: see `_answers`."""
     heading = f"### {shown.label}: {shown.shows}\n\n"
     if sweep is None:
@@ -219,31 +221,32 @@ def answers(shown: Exhibit, sweep: Sweep | None, planned: bool = False) -> str:
     return f"{heading}{_answers(shown, sweep, planned)}\n"
 
 
-def _answers(shown: Exhibit, sweep: Sweep, planned: bool = False) -> str:
+def _answers(shown: Exhibit, sweep: SweepRecord, planned: bool = False) -> str:
     """Return the claims that have an answer or an interval as a table, and below it how many it leaves out.
 
     With `planned`, the table has the claims alone that have an answer.
     """
-    frame = verdicts(shown, sweep)
-    lines = []
-    if "split" in frame and frame["split"].nunique() == 1:
-        lines += [f"The runs are of the split `{frame.pop('split')[0]}`, and not of the plan's.", ""]
-    without = frame["answer"] == ""
-    if not planned:
-        without &= ~frame["ours [95 %]"].str.contains("[", regex=False)
-    told = frame[~without]
-    again = told["notes"].duplicated() & (told["notes"] != "")
-    told = told.assign(notes=told["notes"].mask(again, "as above"))
-    told = told.drop(columns=[name for name in ("p", "answer", "notes") if not told[name].any()])
-    if len(told):
-        lines.append(to_markdown(told).rstrip().replace("--:", "---"))
-    if count := int(without.sum()):
+    records = verdicts(shown, sweep).records
+    lines, empty = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
+    if empty and "split" in records[0]:
+        lines += [f"The runs are of the split `{records[0]['split']}`, and not of the plan's.", ""]
+    told = [record for record in records if record["answer"] or (not planned and "[" in record["ours [95 %]"])]
+    empty += [name for name in ("p", "answer", "notes") if not any(record[name] for record in told)]
+    said: set[str] = set()
+    for record in told:
+        note = record["notes"]
+        record["notes"] = "as above" if note in said else note
+        said |= {note} - {""}
+    if told:
+        table = TextTable.of(told).without(empty)
+        lines.append(replace(table, align="l" * len(table.headings)).markdown().rstrip())
+    if count := len(records) - len(told):
         why = "have fewer runs than planned" if planned else "have neither an answer nor an interval yet"
-        lines += [""] * bool(len(told)) + [f"{count} claims {why}."]
+        lines += [""] * bool(told) + [f"{count} claims {why}."]
     return "\n".join(lines)
 
 
-def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
+def render(sweeps: Mapping[str, SweepRecord], configs: Path, source: str) -> str:
     """Return the whole page.
 
     Args:
@@ -258,15 +261,11 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
     return "\n".join(parts)
 
 
-def read_all(folder: Path) -> dict[str, Sweep]:
+def read_all(folder: Path) -> dict[str, SweepRecord]:
     """Return the exports below a folder by the name of their sweep, with the runs that an exhibit borrows.
 
     Raises:
         ConfigError: the folder holds no export.
     """
-    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports_in(folder))}
-    if not sweeps:
-        raise ConfigError(
-            f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
-        )
+    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, named_exports(folder))}
     return with_borrowed(sweeps, list(exhibits().values()))

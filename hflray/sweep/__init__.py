@@ -15,10 +15,19 @@
 
 from __future__ import annotations
 
-from hflray.sweep.places import with_absolute_paths, with_data_root
 from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, SweepFile, TuneConfig
-from hflray.sweep.tasks.assignment import assigner_label
-from hflray.sweep.trials import Trial, expand, first_values, load_sweep, make_trial, run_name, smoke
+from hflray.sweep.tasks.studies import assigner_label
+from hflray.sweep.trials import (
+    Trial,
+    expand,
+    first_values,
+    load_sweep,
+    make_trial,
+    run_name,
+    smoke,
+    with_absolute_paths,
+    with_data_root,
+)
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from hflray import metrics
 from hflray.support.references import short
-from hflray.support.terminal.output import new_console
-from hflray.support.terminal.tables import Table
+from hflray.support.terminal.output import new_console, say
+from hflray.support.terminal.tables import TextTable
 from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
@@ -28,7 +28,6 @@ from hflray.tracking.addresses import of_folder
 from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 NAME_WIDTH = 16  # minimum width of a trial's name in a closing table
 
 
@@ -39,7 +38,6 @@ class Outcome:
     name: str
     round: int | None = None
     values: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
     stopped: str | None = None
     changes: list[dict[str, Any]] = field(default_factory=list)
@@ -53,11 +51,11 @@ def closing_table(
     width: int = 80,
     table_of: metrics.Table = "training",
     labels: Mapping[str, str] = MappingProxyType({}),
-) -> Table:
+) -> TextTable:
     """Return the closing table, one row per trial with its last metrics; totals are simulated seconds and joules.
 
     The columns are the rows of `hflray.metrics` of the table `table_of` (`hflray.sweep.tasks.base.Shown.table`).
-    The caption names the user's own `labels` of values (`hflray.sweep.labels`), because the trials keep their names.
+    The caption names the user's own `labels` of values (`hflray.sweep.SweepFile`), because the trials keep their names.
     Names that do not fit into a table of `width` characters lose their common parts, so that they still differ.
     """
     # A column without a value in any trial, such as the rounds to a target that is not set, is left out.
@@ -75,7 +73,7 @@ def closing_table(
     if names != whole:
         legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
     legend += [f"{short(value)} is {one_line(label)}" for value, label in labels.items()]
-    return Table(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
+    return TextTable(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
                  caption="; ".join(legend))  # fmt: skip
 
 
@@ -125,30 +123,36 @@ def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Se
         experiment_id: the experiment's ID; None if MLflow was never reached, so that there are no addresses.
         run_ids: the IDs of the runs.
     """
-    server = _is_server(folder.uri)
-    base = folder.uri.rstrip("/") if server else LOCAL
-    lines = [] if server else [_server_command(folder)]
+    base, command = _server(folder)
+    lines = [command] if command else []
     if experiment_id is None or not run_ids:
         return lines
-    lines.append(f"charts: {charts_url(folder, experiment_id, base)}")
-    lines.append(f"compare: {comparison_url(experiment_id, run_ids, base)}")
-    return lines
+    charts, comparison = charts_url(folder, experiment_id), comparison_url(experiment_id, run_ids, base)
+    return [*lines, f"charts: {charts}", f"compare: {comparison}"]
 
 
-def charts_url(folder: SweepFolder, experiment_id: str, base: str = LOCAL) -> str:
+def _server(folder: SweepFolder) -> tuple[str, str]:
+    """Return the address of the server with a sweep's runs, and the command that starts it here; empty: it runs."""
+    if folder.uri.startswith(("http://", "https://")):
+        return folder.uri.rstrip("/"), ""
+    return LOCAL, f"mlflow ui --backend-store-uri {shlex.quote(folder.uri)}"
+
+
+def charts_url(folder: SweepFolder, experiment_id: str) -> str:
     """Return the address of MLflow's page of charts, with the sweep's runs only. MLflow chooses the charts."""
-    page = f"{base}/#/experiments/{experiment_id}/runs?compareRunsMode=CHART&workflowType=machine_learning"
-    return f"{page}&searchFilter={quote(f'tags.`hflray.sweep` = {quoted(folder.path.name)}', safe='')}"
+    page = f"{_server(folder)[0]}/#/experiments/{experiment_id}/runs"
+    query = quote(f"tags.`hflray.sweep` = {quoted(folder.path.name)}", safe="")
+    return f"{page}?compareRunsMode=CHART&workflowType=machine_learning&searchFilter={query}"
 
 
 def open_charts(folder: SweepFolder, experiment_id: str, run_id: str) -> str | None:
     """Open the charts of a sweep in the browser; return the reason if that fails, else None."""
-    base, start = folder.uri.rstrip("/"), "start it"
-    if not _is_server(folder.uri):
-        base, start = LOCAL, f"start one: {_server_command(folder)}"
+    base, command = _server(folder)
     if not _answers(base, run_id):
+        start = f"start one: {command}" if command else "start it"
         return f"no MLflow server with this sweep answers at {base}; {start}"
-    return _open(charts_url(folder, experiment_id, base))
+    page = charts_url(folder, experiment_id)
+    return None if webbrowser.open(page) else f"found no browser; open {page} in one"
 
 
 def _answers(base: str, run_id: str) -> bool:
@@ -160,18 +164,6 @@ def _answers(base: str, run_id: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _server_command(folder: SweepFolder) -> str:
-    return f"mlflow ui --backend-store-uri {shlex.quote(folder.uri)}"
-
-
-def _open(page: str) -> str | None:
-    return None if webbrowser.open(page) else f"found no browser; open {page} in one"
-
-
-def _is_server(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
 
 
 def _encode(value: str | list[str]) -> str:
@@ -205,5 +197,5 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, console.width, table_of, folder.file.labels))
     for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
-        console.print(line, **PLAIN)
+        say(console, line)
     return open_charts(folder, experiment_id, runs[0].run_id) if opens else None

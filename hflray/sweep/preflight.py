@@ -41,7 +41,7 @@ DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70,
 
 
 @dataclass
-class Checked:
+class CheckedTrials:
     """The results of the checks.
 
     Attributes:
@@ -94,7 +94,9 @@ class Checked:
         }
 
 
-def check_trials(trials: Sequence[Trial], task: str, measure: bool = True, fleets: Fleets | None = None) -> Checked:
+def check_trials(
+    trials: Sequence[Trial], task: str, measure: bool = True, fleets: Fleets | None = None
+) -> CheckedTrials:
     """Build every trial's data, partition, model and assigner before anything starts.
 
     With `measure`, the training kernel is also chosen, once for all trials, so that they use the same kernel.
@@ -107,7 +109,7 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True, fleet
         ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
         DataError: the data are missing or malformed, or a partition cannot be made.
     """
-    checked = Checked() if fleets is None else Checked(fleets=fleets)
+    checked = CheckedTrials() if fleets is None else CheckedTrials(fleets=fleets)
     scenarios: dict[str, Scenario] = {}
     kind = find_task(task)
     for trial in trials:
@@ -129,7 +131,7 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True, fleet
     return checked
 
 
-def check_metrics(file: SweepFile, checked: Checked) -> None:
+def check_metrics(file: SweepFile, checked: CheckedTrials) -> None:
     """Check that the data of the trials have the metrics that Tune is to compare.
 
     Raises:
@@ -150,7 +152,7 @@ def check_metrics(file: SweepFile, checked: Checked) -> None:
                 )
 
 
-def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
+def estimate(file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials, cpus: int) -> str:
     """Return one line on time and memory, from a short measurement of training on each data set on this machine."""
     if not find_task(file.task).trains_model:
         return f"no estimate: only the task {tasks_where(lambda task: task.trains_model)} trains for long"

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from calendar import timegm
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.support import inputs, policies, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
-from hflray.support.reader import MOST_BYTES, fit, parse_json, read_bytes, read_json
+from hflray.support.reader import fit, read_json
 from hflray.support.references import SHOWN, Source
 from hflray.support.terminal.app import spoken
 from hflray.support.text import one_line, shown_address
@@ -116,9 +117,9 @@ class SweepFolder:
         """Write ``sweep.json`` and copies of the texts behind the references. Raises OSError: one cannot be written."""
         for path, source in self.copies():
             write(path, source.text, durable=True)
-        for each in self.inputs:
-            if each.content is not None:
-                write(self.path / REFERENCES / f"{each.sha256[:SHOWN]}-{each.name}", each.content, durable=True)
+        for named in self.inputs:
+            if named.content is not None:
+                write(self.path / REFERENCES / f"{named.sha256[:SHOWN]}-{named.name}", named.content, durable=True)
         write(self.path / FILE, self.content(), durable=True)
 
     def adopt_own(self) -> list[Source]:
@@ -140,11 +141,11 @@ class SweepFolder:
                 content now, or the copy that a user can read is not the text that would run.
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
-        for each in self.inputs:
-            inputs.refuse_change(each)
+        for named in self.inputs:
+            inputs.refuse_change(named)
         for setting, policy in policies_in(tree):
             policies.locate(policy, setting)  # raises an error if the file is another one now
-        names = {name for each in references_in(tree, sweep=True).values() for name in each}
+        names = {name for named in references_in(tree, sweep=True).values() for name in named}
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:
             return
@@ -172,30 +173,22 @@ class SweepFolder:
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
-            content = checked(read_json(path / FILE, inside=path))
-            fit(SweepContent, content)
-            for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
-                if isinstance(settings := content["file"].get("tune"), dict):
-                    settings.pop(name, None)
-            version = content["version"]
-            if version != VERSION:
+            content: SweepContent = fit(SweepContent, checked(read_json(path / FILE, inside=path)))
+            if content.version != VERSION:
                 raise ConfigError(
-                    f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
+                    f"{path}: written by another hflray (version {content.version}, this one reads {VERSION}); use "
+                    "that hflray"
                 )
-            refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
-            file = validate_stored(SweepFile, content["file"], path / FILE)
-            storage = content.get("storage")  # older folders lack this key
-            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
-            sources = references.from_json(content.get("references", ()))
-            files = inputs.from_json(content.get("inputs", ()))
-            named = {
-                "uri": shown_address(content["uri"]),
-                "experiment": content["experiment"],
-                "finished": content["finished"],
-            }
-            started_ms = int(content.get("started_ms", 0))
-            folder = cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
-            return replace(folder, inputs=files)
+            for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
+                if isinstance(settings := content.file.get("tune"), dict):
+                    settings.pop(name, None)
+            sinks = tuple(TrackingConfig().sinks if content.sinks is None else content.sinks)  # older folders lack it
+            refuse_unpinned({"tracking": {"sinks": list(sinks)}}, path / FILE)
+            return cls(
+                path, validate_stored(SweepFile, content.file, path / FILE), shown_address(content.uri),
+                content.experiment, content.finished, content.storage, sinks,
+                references.from_json(content.references), inputs.from_json(content.inputs), content.started_ms,
+            )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
@@ -209,7 +202,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
         number += 1
         path = results / f"{stem}-{number}"
     tree = file.model_dump(mode="json", exclude_unset=True)
-    names = [name for each in references_in(tree, sweep=True).values() for name in each]
+    names = [name for named in references_in(tree, sweep=True).values() for name in named]
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
     return replace(
         folder, sources=references.sources_of(names), inputs=inputs.inputs_of(name for _, name in inputs_in(tree))
@@ -252,29 +245,15 @@ def by_start(results: Path) -> list[Path]:
 def _start(path: Path) -> tuple[float, int, str]:
     """Return when a folder's sweep began (ms since 1970), the number in its name, and the name.
 
-    An older hflray recorded only the starts of the trials, and named a folder by the local time of an unknown place,
-    which counts where there is no trial.
+    Of a folder of an older hflray only the time in its name is known, which is that of an unknown place.
     """
-    stamp = STAMP.search(path.name)
-    started_ms = 0.0
+    stamp, started_ms = STAMP.search(path.name), 0.0
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         started_ms = float(read_json(path / FILE, inside=path)["started_ms"])
-    if not started_ms:
-        with suppress(ValueError):  # there is no journal
-            started_ms = min(_first_start(file) for file in path.glob("journal/*.jsonl"))
-    if stamp and not np.isfinite(started_ms or np.inf):
+    if stamp and not started_ms:
         with suppress(ValueError, OverflowError):
-            started_ms = 1000 * time.mktime(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
+            started_ms = 1000.0 * timegm(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
     return started_ms if np.isfinite(started_ms) else 0.0, int(stamp[2] or 1) if stamp else 1, path.name
-
-
-def _first_start(journal: Path) -> float:
-    """Return the time in a journal's first line, ms since 1970; infinite if it cannot be read."""
-    try:
-        line = read_bytes(journal, until=MOST_BYTES, inside=journal.parent.parent).partition(b"\n")[0]
-        return float(parse_json(line)["start"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return np.inf
 
 
 def is_called(path: Path, name: str) -> bool:

@@ -247,8 +247,8 @@ class SweepFile(Section):
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
-        own = self._own_metrics()
-        each_round, final = (*own, *EACH_ROUND), (*own, *EACH_ROUND, *metrics.AT_THE_END)
+        of_user = self._own_metrics()
+        each_round, final = (*of_user, *EACH_ROUND), (*of_user, *EACH_ROUND, *metrics.AT_THE_END)
         entries = [("stop", name, each_round) for name in self.tune.stop]
         for key in ("search", "early_stopping", "population"):
             section = getattr(self.tune, key)

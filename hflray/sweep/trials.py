@@ -6,18 +6,27 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hflray.config import ExperimentConfig, flatten, pin_sweep, read_mapping, set_dotted, split_override, validate
-from hflray.errors import ConfigError
+from hflray.config import (
+    ExperimentConfig,
+    absolute_paths,
+    flatten,
+    pin_sweep,
+    read_mapping,
+    set_dotted,
+    split_override,
+    validate,
+)
+from hflray.errors import ConfigError, nearest
 from hflray.seeding import stream
-from hflray.support.policies import plain
-from hflray.support.references import parse, short, spoken
+from hflray.support import inputs, policies
+from hflray.support.references import parse, short, spoken, unplaced
 from hflray.support.text import one_line, shorten
-from hflray.sweep.labels import settled, texts_in
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.sweep.tasks import DEFAULT, find_task
 
@@ -99,7 +108,7 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
 def _names_in(key: str, value: Any) -> list[str]:
     """Return the dotted keys that a value sets: its own, and those of the settings in a mapping."""
     inner = value.items() if isinstance(value, dict) else ()
-    return [key, *(name for each, content in inner for name in _names_in(f"{key}.{each}", content))]
+    return [key, *(name for part, content in inner for name in _names_in(f"{key}.{part}", content))]
 
 
 def _refuse_twice(file: SweepFile) -> None:
@@ -215,7 +224,7 @@ def _check_population(population: PopulationConfig, config: ExperimentConfig) ->
 
 def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     """Return the trial with these swept values. Raises ConfigError: the message names the trial."""
-    tree = _deep_copy(file.experiment)
+    tree = deepcopy(file.experiment)
     for key, value in values.items():
         set_dotted(tree, key, value)
     if file.tracking is not None:
@@ -240,7 +249,10 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAU
     shown = [key for key in texts if key not in labels]
     if whole:
         shown += [key for key, value in values.items() if key in labels and parse(str(value))]
-        texts = {key: plain(spoken(value)) if isinstance(value, str) else short(value) for key, value in values.items()}
+        texts = {
+            key: policies.plain(spoken(value)) if isinstance(value, str) else short(value)
+            for key, value in values.items()
+        }
     parts = [part for part in labels.values() if part]
     parts += [f"{key.rpartition('.')[2]}={texts[key]}" for key in shown]
     name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
@@ -264,7 +276,7 @@ def smoke(file: SweepFile) -> SweepFile:
     """Return the smallest sweep with all parts of `file`: one trial, synthetic data, two short rounds."""
     first = first_values(file)
     small = find_task(file.task).shrink(make_trial(file, first).config)
-    experiment = _deep_copy(file.experiment)
+    experiment = deepcopy(file.experiment)
     for key, value in small.items():
         set_dotted(experiment, key, value)
     sweep = {key: Axis(grid=[small.get(key, value)]) for key, value in first.items()}
@@ -273,5 +285,71 @@ def smoke(file: SweepFile) -> SweepFile:
     return file.model_copy(update=changes)
 
 
-def _deep_copy(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: _deep_copy(value) if isinstance(value, dict) else value for key, value in tree.items()}
+def with_data_root(file: SweepFile, root: Path) -> SweepFile:
+    """Return the sweep with ``data.root`` set to `root`, which replaces an axis of it."""
+    data = file.experiment.get("data") or {}
+    if not isinstance(data, dict):
+        return file  # the validation of the trials says what is wrong with it
+    axes = {key: axis for key, axis in file.sweep.items() if key != "data.root"}
+    experiment = file.experiment | {"data": data | {"root": str(root)}}
+    return file.model_copy(update={"experiment": experiment, "sweep": axes})
+
+
+def with_absolute_paths(file: SweepFile) -> SweepFile:
+    """Return the sweep with absolute paths. Those of the command line are relative to the command's folder."""
+    return validate(SweepFile, absolute_paths(file.model_dump(mode="json", exclude_unset=True)))
+
+
+# Labels: texts that tables and figures show in place of values, ``labels: {own.py:Mine: Ours}``. A label is
+# display text and never identity: no trial's configuration, name or hash contains one.
+
+
+def texts_in(tree: Mapping[str, Any]) -> set[str]:
+    """Return every text that the tree of a sweep file with labels gives to a setting, and the others' defaults."""
+    if not tree.get("labels"):
+        return set()
+    sections = [section for name in ("experiment", "sweep") if isinstance(section := tree.get(name), dict)]
+    written = {key for section in sections for key in (*section, *flatten(section))}
+    defaults = flatten(ExperimentConfig().model_dump(mode="json"))
+    places: list[Any] = [*sections, *(value for key, value in defaults.items() if key not in written)]
+    texts: set[str] = set()
+    while places:
+        place = places.pop()
+        if isinstance(place, dict | list):
+            places += place.values() if isinstance(place, dict) else place
+        elif isinstance(place, str):
+            texts.add(place)
+    return texts
+
+
+def settled(labels: Mapping[str, str], texts: Set[str]) -> dict[str, str]:
+    """Return labels by the values as reports look for them: pinned, and without the folders of files.
+
+    Args:
+        labels: the labels by the values as their author wrote them.
+        texts: the values of all settings that are texts, pinned.
+
+    Raises:
+        ConfigError: no trial has one of the values, or it names several files.
+    """
+    values: dict[str, set[str]] = {}
+    for text in texts:
+        for name in {text, _written(text)}:
+            values.setdefault(name, set()).add(unplaced(text))
+    result = {}
+    for key, label in labels.items():
+        name, end = _written(key), f"/{key.removeprefix('./')}"
+        hits = values.get(key) or values.get(name) or {v for n in values if n.endswith(end) for v in values[n]}
+        if len(hits) != 1:
+            reason = f", which names {', '.join(sorted(hits))}" if hits else nearest(name, values)
+            raise ConfigError(
+                f"labels: got {shorten(key)}{reason}; accepted: a value that a setting of a trial has, such as a "
+                "registered name, a reference or the file of a policy; correct it, or remove the line"
+            )
+        result[hits.pop()] = label
+    return result
+
+
+def _written(text: str) -> str:
+    """Return a value as its author wrote it, but for the folders of a reference."""
+    return inputs.plain(policies.plain(spoken(text)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,16 +105,13 @@ class History:
         fit(RunContent, {name: getattr(self, name) for name in RunContent.model_fields})
 
 
-def read_histories(
-    uri: str, experiment: str, sweep: str, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[History]:
+def read_histories(uri: str, experiment: str, sweep: str) -> list[History]:
     """Return the runs of a sweep in MLflow, in the order of their start.
 
     A run that has not ended has no tables yet, so its rounds are assembled from its metrics.
 
     Args:
         uri, experiment, sweep: where MLflow has the runs.
-        on_progress: called after each run with the number of runs read and their total.
 
     Raises:
         ConfigError: the store does not answer, has no runs of the sweep, or keeps their files elsewhere
@@ -123,13 +119,12 @@ def read_histories(
     """
     client, _, runs = _runs_of(uri, experiment, sweep)
     histories = []
-    for number, run in enumerate(runs, 1):
+    for run in runs:
         refuse_elsewhere(uri, run.info.artifact_uri)
         try:
             histories.append(_history(client, run))
         except Exception as error:
             raise _away(uri, error) from error
-        on_progress(number, len(runs))
     return histories
 
 

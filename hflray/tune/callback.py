@@ -20,7 +20,7 @@ from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
@@ -70,7 +70,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
     def __init__(
         self,
         folder: SweepFolder,
-        checked: Checked,
+        checked: CheckedTrials,
         progress: SweepProgress,
         tracker: Tracker,
         stop: CleanStop,
@@ -90,7 +90,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         """Restore a trial's outcome from its journal, whether or not Tune runs the trial again."""
         outcome = self.outcomes.setdefault(name, Outcome(name))
         for index, values in self._tracker.history(name):
-            _add(outcome, index, values, keep=self._task.keeps_history)
+            _add(outcome, index, values)
         outcome.ended, outcome.error = self._tracker.ended(name)
         outcome.stopped = self._tracker.end_tags(name).get(STOPPED)
         self._progress.resumed(name, outcome.round or 0)
@@ -169,7 +169,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
             self._progress.line(f"{name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
-        _add(outcome, index, values, keep=self._task.keeps_history)
+        _add(outcome, index, values)
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
             Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))
@@ -270,11 +270,9 @@ def _runs(pid: int) -> bool:
     return _state(pid)[1] not in ("", "Z", "X")
 
 
-def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> None:
+def _add(outcome: Outcome, index: int, values: dict[str, float]) -> None:
     outcome.round = index
     outcome.values = outcome.values | values
-    if keep:  # only the study's report needs it, and thousands of trials must not fill the driver's memory
-        outcome.history.append(values)
 
 
 def keep(product: Product, checkpoints: Checkpoints, round: int, folder: Path) -> Path:

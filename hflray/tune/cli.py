@@ -26,7 +26,7 @@ from hflray.support.terminal.app import HELP, exit_code, single, spoken
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hflray.support.terminal.tables import Table
+    from hflray.support.terminal.tables import TextTable
     from hflray.sweep import SweepFile, Trial
     from hflray.sweep.compare import Outcome
     from hflray.sweep.results import SweepFolder
@@ -39,11 +39,11 @@ IN_RAY = "it holds a password; accepted: an address alone, with the token in ~/.
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
-def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
+def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
     from hflray.support import inputs
     from hflray.support.policies import plain
     from hflray.support.references import short, spoken
-    from hflray.support.terminal.tables import Table
+    from hflray.support.terminal.tables import TextTable
 
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
     if file.tune.search is not None:
@@ -52,7 +52,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
         )
     last = [key.rpartition(".")[2] for key in file.sweep]
     keys = [key if last.count(name) > 1 else name for key, name in zip(file.sweep, last, strict=True)]
-    table = Table(title, ["trial", *keys, "max_rounds"], left=1 + len(keys))
+    table = TextTable(title, ["trial", *keys, "max_rounds"], align="l" * (1 + len(keys)))
     for trial in trials:
         values = [trial.values[key] for key in file.sweep]
         texts = [plain(inputs.plain(spoken(value))) if isinstance(value, str) else short(value) for value in values]
@@ -60,25 +60,22 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
     return table
 
 
-def _report_assignment(
-    title: str, trials: Sequence[Trial], outcomes: Sequence[Outcome], folder: Path, console: Console
-) -> None:
-    """Print the table and write the charts of an assignment study, without the assigners that failed."""
-    import pandas as pd
+def _report_study(title: str, folder: SweepFolder, console: Console) -> None:
+    """Print the table of a study whose steps are averaged, and write its figures into the sweep's folder."""
+    from hflray import registry
+    from hflray.report.figures import save
+    from hflray.report.runs import read_sweep
+    from hflray.report.tables import summary
+    from hflray.support.terminal.output import say
 
-    from hflray.report import assignment
-    from hflray.sweep.tasks.assignment import assigner_label
-
-    studies = {}
-    for trial, outcome in zip(trials, outcomes, strict=True):
-        if outcome.error is None and outcome.history:
-            label = assigner_label(trial.config)
-            studies[trial.name if label in studies else label] = pd.DataFrame(outcome.history)
-    if studies:
-        table, paths = assignment.write(title, studies, folder)
-        console.print(table)
-        for path in paths:
-            console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+    sweep = read_sweep(folder.path.parent, folder.path.name)
+    console.print(replace(summary(sweep), title=title))
+    for stem, name in sweep.shown.figures.items():
+        try:
+            for path in save(registry.resolve("figure", name), sweep, folder.path, stem):
+                say(console, f"  {path}")
+        except ConfigError as error:  # the sweep has ended, and a report draws the figure again
+            say(console, f"note: {stem}: not drawn: {error}", "yellow")
 
 
 def _list(console: Console) -> None:
@@ -241,8 +238,8 @@ def command(
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
     task = find_task(folder.file.task)
-    if task.keeps_history and folder.finished:
-        _report_assignment(title, trials, outcomes, folder.path, console)
+    if task.shown.averaged and folder.finished and not all(outcome.error for outcome in outcomes):
+        _report_study(title, folder, console)
     else:
         console.print(closing_table(title, outcomes, console.width, task.shown.table, folder.file.labels))
     _farewell(folder, outcomes, tracker, console)

@@ -26,7 +26,7 @@ from hflray.support.ray_private import count_no_callbacks, keep_no_rounds, pass_
 from hflray.support.store import Store
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
 from hflray.sweep.tasks import find_task
@@ -51,7 +51,7 @@ START = "start-"  # the name of the folder of a start's Tune, before a number
 def run_sweep(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     console: Console,
     *,
     resume: bool = False,
@@ -94,7 +94,7 @@ def _count(file: SweepFile, trials: Sequence[Trial]) -> int:
 def _run(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     progress: SweepProgress,
     resume: bool,
     require_tracking: bool,
@@ -197,7 +197,7 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
 def _fit(
     folder: SweepFolder,
     trials: Sequence[Trial],
-    checked: Checked,
+    checked: CheckedTrials,
     callback: SweepCallback,
     placement: Placement,
     journal: Journal,

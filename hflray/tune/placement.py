@@ -13,7 +13,7 @@ from typing import Any
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.tasks import find_task
 from hflray.training.plan import pool_size
 from hflray.tune.launch import NAME, TRIAL, VALUES
@@ -33,7 +33,7 @@ class Placement:
             trains on a GPU.
     """
 
-    def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: Checked) -> None:
+    def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials) -> None:
         import ray
 
         self._file = file

@@ -17,12 +17,12 @@ import numpy as np
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.report.exports import read_exhibit
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 from hflray.support.pairs import Pairs, family_p
 from tests.training.answers import FAILED, RESULTS, at_target, print_tables, ratio
 
 SPENT = {"seconds": metrics.TOTAL_DELAY_S, "joules": metrics.TOTAL_ENERGY_J}
-Cases = dict[str, dict[str, dict[int, Run]]]  # the runs by case, name and seed
+Cases = dict[str, dict[str, dict[int, RunRecord]]]  # the runs by case, name and seed
 SYNCHRONOUS = "0 synchronous"
 
 
@@ -45,7 +45,7 @@ def data_of(config: ExperimentConfig) -> str:
     return f"{name}, to {100 * float(config.target_accuracy or 0):g} %"
 
 
-def compared(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs:
+def compared(runs: dict[int, RunRecord], others: dict[int, RunRecord], metric: str) -> Pairs:
     """Return what `runs` spend against `others`, for each seed that both have."""
     seeds = sorted(set(runs) & set(others))
     ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
@@ -81,28 +81,28 @@ def _table(cases: Cases, quantity: str, metric: str, across: bool) -> str:
     return "\n".join(lines)
 
 
-def _compared_with_first(by_name: dict[str, dict[int, Run]], metric: str) -> dict[str, Pairs]:
+def _compared_with_first(by_name: dict[str, dict[int, RunRecord]], metric: str) -> dict[str, Pairs]:
     first, *others = by_name
     return {name: compared(by_name[name], by_name[first], metric) for name in others}
 
 
-def spread(runs: dict[int, Run], metric: str) -> str:
+def spread(runs: dict[int, RunRecord], metric: str) -> str:
     """Return mean and standard deviation of a metric after the last round, over the runs that reached the target."""
     values = [float(run.rounds[metric].iloc[-1]) for run in runs.values() if at_target(run)]
     return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
-def clouds(sweep: Sweep) -> str:
+def clouds(sweep: SweepRecord) -> str:
     """Return what each cloud needs in each world and partition, against the synchronous one."""
     return tables(_by_case(sweep.runs, lambda run: cloud_of(run.config)))
 
 
-def minimised(sweep: Sweep) -> str:
+def minimised(sweep: SweepRecord) -> str:
     """Return what FedAsync needs with assignments that weigh the mean edge, against those that weigh the round."""
     return tables(_by_case(sweep.runs, lambda run: f"{run.config.minimised != 'round':d} {run.config.minimised}"), True)
 
 
-def edges(sweep: Sweep) -> str:
+def edges(sweep: SweepRecord) -> str:
     """Return what asynchronous edges need under two clouds, against a synchronous cloud whose edges wait for all."""
     reference = [run for run in read_exhibit(RESULTS / "clouds").runs if cloud_of(run.config) == SYNCHRONOUS]
     waiting = _by_case(reference, lambda run: SYNCHRONOUS)
@@ -110,7 +110,7 @@ def edges(sweep: Sweep) -> str:
     return tables({case: waiting[case] | by_name for case, by_name in own.items()})
 
 
-def _by_case(runs: Sequence[Run], name_of: Callable[[Run], str]) -> Cases:
+def _by_case(runs: Sequence[RunRecord], name_of: Callable[[RunRecord], str]) -> Cases:
     """Return the runs by case, from the still world to the living one, and by a name whose first character orders."""
     ended = [run for run in runs if run.ended or run.history.status in FAILED]
     ordered = sorted(ended, key=lambda run: (bool(run.config.fleet.slow_share), data_of(run.config), name_of(run)))
@@ -121,11 +121,11 @@ def _by_case(runs: Sequence[Run], name_of: Callable[[Run], str]) -> Cases:
     return cases
 
 
-def _case(run: Run) -> str:
+def _case(run: RunRecord) -> str:
     return f"{'living' if run.config.fleet.slow_share else 'still'}, {data_of(run.config)}"
 
 
-def _with_edges(run: Run) -> str:
+def _with_edges(run: RunRecord) -> str:
     return "1 asynchronous edges" if cloud_of(run.config) == SYNCHRONOUS else "2 asynchronous edges, FedAsync"
 
 

@@ -83,10 +83,6 @@ def test_the_module_has_the_options_of_the_command(command: str, module: str, ca
     assert own == shared
 
 
-def test_the_version(capsys) -> None:
-    assert call(capsys, "--version") == (0, f"hflray {__version__}\n", "")
-
-
 @pytest.mark.parametrize(
     "words, line",
     [

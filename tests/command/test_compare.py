@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
-from hflray import metrics
 from hflray.command import compare
 from hflray.command.cli import main
-from hflray.report.exports import export
 from tests.conftest import says
-from tests.report import fabricated
 
 EXPORT = "tests/data/results/benchmark_equal"
 
@@ -46,31 +42,6 @@ def test_statistics_of_an_export_are_a_table_a_csv_a_latex_table_and_a_figure(tm
     assert stem.with_suffix(".tex").read_text().count(r"\\") == 10
     assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     ElementTree.parse(stem.with_suffix(".svg"))
-
-
-def test_two_exports_are_pooled_by_seed(tmp_path, capsys) -> None:
-    for name, seeds in (("first", (0, 1, 2)), ("second", (2, 3, 4, 5))):
-        runs = [fabricated.run({metrics.ACCURACY: [value + seed / 100]}, f"scheduling.name={scheduler}", f"seed={seed}")
-                for scheduler, value in (("ikc", 0.8), ("fedavg", 0.7)) for seed in seeds]  # fmt: skip
-        export(fabricated.sweep(name, runs), tmp_path / name)
-    places = [str(tmp_path / name) for name in ("first.zip", "second.zip")]
-    code, out, err = call(capsys, *places, "--metric", "accuracy")
-    assert (code, err) == (0, [])
-    assert says(out, "FedAvg", "Test accuracy", "6", "-10.00 points", "p = 0.031")
-    assert "note: left out: 2 of 14 runs, whose trials newer runs repeat" in out
-
-
-def test_labels_reach_the_terminal_without_their_control_characters(tmp_path, capsys) -> None:
-    own = {"ikc": "a\x1b[31mb", "fedavg": "[bold]x[/]"}
-    runs = [replace(fabricated.run({metrics.ACCURACY: [0.5]}, f"scheduling.name={name}"), labels=own) for name in own]
-    export(fabricated.sweep("mine", runs), tmp_path / "mine")
-    code, out, _ = call(capsys, str(tmp_path / "mine"), "--against", "ikc")
-    assert code == 0
-    assert "\x1b" not in out
-    assert says(out, "[bold]x[/]", "Beside a\\x1b[31mb,")
-    code, _, err = call(capsys, str(tmp_path / "mine"), "--against", "vkc")
-    assert (code, len(err)) == (2, 1)
-    assert "\x1b" not in err[0]
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from hflray.command import data
 from hflray.command.cli import main
 from hflray.data import download
-from tests.support.terminal.rendering import WIDTHS
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -102,38 +97,6 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(tmp_path, capsys, 
     assert err.count("\n") == 1
     assert "no route to host" in err
     assert not (tmp_path / "new").exists()
-
-
-def test_a_terminal_shows_a_bar_that_follows_the_archives(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(data, "EVERY_S", 0.01)
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    seen = threading.Event()
-    monkeypatch.setattr(data, "arrived", lambda name, folder: (seen.set(), 15_000_000)[1])
-    with data.downloading(console, "fashion_mnist", tmp_path):
-        assert seen.wait(10)
-    output = console.file
-    assert isinstance(output, io.StringIO)
-    assert "30.9 MB" in output.getvalue()
-
-
-def test_only_archives_in_the_scratch_folder_count(tmp_path) -> None:
-    scratch = tmp_path / ".cifar10-abc"
-    scratch.mkdir()
-    (scratch / "cifar-10-python.tar.gz").write_bytes(b"x" * 1000)
-    (scratch / "data_batch_1").write_bytes(b"x" * 500)
-    (tmp_path / "other.gz").write_bytes(b"x" * 70)
-    assert data.arrived("cifar10", tmp_path) == 1000
-    assert data.arrived("fashion_mnist", tmp_path) == 0
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_list_is_whole_at_any_width(width: int, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    _, out, _ = call(capsys, "list", "--root", str(tmp_path))
-    squeezed = "".join(out.split())
-    assert "…" not in out
-    assert "nothere;hflraydatagetcifar10" in squeezed
-    assert "fashion_mnist" in out
 
 
 def test_the_splits_of_fashion_mnist_are_named(real_data, capsys) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
 
@@ -43,15 +41,6 @@ def test_a_machine_that_runs_the_tests_can_run_a_sweep(ray_session, capsys, tmp_
     assert set(findings) == machine | folders
     assert all(finding["fix"] for finding in findings.values() if finding["problem"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_findings_are_readable_lines(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, _ = call(capsys, "--quick")
-    assert code == 0
-    assert "Sweeps can run here." in out
-    assert "Ray" not in [line.split()[1] for line in out.splitlines() if line.startswith("✓")]
-    assert any(re.match(r"✓ Python +3\.", line) for line in out.splitlines())
 
 
 def test_a_problem_that_stops_every_sweep_makes_the_exit_code_1(capsys, tmp_path, monkeypatch) -> None:
@@ -127,8 +116,3 @@ def test_a_finding_is_whole_on_a_terminal(width: int) -> None:
     for whole in (finding.text, finding.problem, finding.fix):
         assert " ".join(whole.split()) in words
     check_whole(render(module.verdict([finding]), width), width, ["temporary folder"])
-
-
-def test_a_folder_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
-    assert module.unwritable(tmp_path) == ""
-    assert module.unwritable(tmp_path / "missing") != ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hflray.command.report import CONFIGS, _table, main
+from hflray.command.report import CONFIGS, main
 from hflray.report import tables
 from hflray.report.exports import exports, read_exhibit
 from tests.report import conftest as finished
@@ -69,6 +69,19 @@ def test_a_figure_that_cannot_be_drawn_is_reported_and_the_other_is_drawn(result
     assert code == 1
 
 
+def test_a_registered_figure_and_one_of_ones_own_are_drawn_of_any_sweep(results, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from hflray.report.figures import curves\n\n\ndef draw(sweep):\n    return curves(sweep)\n"
+    )
+    figures = ("--figure", "mine.py:draw", "--figure", "cost_bars")
+    code, _, err = call(capsys, "tiny", "--results", str(results), "--out", "o", *figures)
+    assert (code, err) == (0, [])
+    assert sorted(path.name for path in Path("o").iterdir()) == [
+        "cost_bars.png", "cost_bars.svg", "draw.png", "draw.svg",
+    ]  # fmt: skip
+
+
 def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None:
     folders = ("--results", str(results))
     code, out, _ = call(capsys, "explain", "digits-H6-λ1-fedavg-geographic-s1", "--round", "1", *folders)
@@ -81,6 +94,7 @@ def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None
     [
         (("tinny",), "no such sweep"),
         (("tiny", "--figure", "fig33"), "did you mean 'fig3'"),
+        (("tiny", "--figure", "own.py:draw"), "own.py"),
         (("explain", "digits-H6-λ1-ikc-geographic-s9", "--round", "1"), "did you mean"),
         (("explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "3"), "accepted: 1 to 2"),
         (("tiny", "--from", "nowhere"), "holds no export"),
@@ -131,18 +145,8 @@ EXPORTS = list(exports(Path(__file__).parents[1] / "data" / "results"))
 
 @pytest.mark.parametrize("folder", EXPORTS, ids=lambda folder: folder.name)
 def test_the_table_of_each_committed_sweep_is_whole_at_any_width(folder) -> None:
-    sweep = read_exhibit(folder)
-    frame = tables.summary(sweep)
-    cells = [str(cell) for row in frame.itertuples(index=False) for cell in row]
-    words = [word for heading in frame.columns for word in heading.split()]
+    table = tables.summary(read_exhibit(folder))
+    words = [word for heading in table.headings for word in heading.split()]
     for width in WIDTHS:
-        check_whole(render(_table(frame, sweep.title), width), width, [sweep.title, *words, *cells])
-
-
-def test_the_program_is_named_in_the_help_of_the_module(capsys) -> None:
-    code, out, _ = call(capsys, "--help")
-    assert code == 0
-    assert out.startswith("Usage: python -m hflray.report ")
-    code, out, err = call(capsys, "explain", "a")
-    assert (code, out) == (2, "")
-    assert err == ["error: Missing option '--round'; see python -m hflray.report explain --help"]
+        texts = [table.title, *words, *(cell for row in table.rows for cell in row)]
+        check_whole(render(table, width), width, texts)

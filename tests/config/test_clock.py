@@ -6,7 +6,7 @@ import pytest
 
 from hflray.config import EdgeClockConfig, load_config
 from hflray.errors import ConfigError
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
 
 
 def test_edges_wait_for_all_by_default() -> None:
@@ -56,13 +56,13 @@ def test_a_mistake_is_one_line_that_names_the_setting(override: str, named: str)
 def test_a_clouds_label_has_each_setting_that_is_not_a_default(cloud: str, label: str) -> None:
     config = load_config(None, [f"clock.cloud={cloud}"])
     assert config.clock.cloud.label == label
-    assert Run.settings_of(config)["clock.cloud"] == label
+    assert RunRecord.settings_of(config)["clock.cloud"] == label
 
 
 def test_an_edges_label_has_each_setting_that_is_not_a_default() -> None:
     config = load_config(None, ["clock.edge={asynchronous: {updates: 4, mixing: 0.3}}"])
-    assert Run.settings_of(config)["clock.edge.asynchronous"] == "asynchronous edges, updates 4, mixing 0.3"
-    assert "clock.edge.asynchronous" not in Run.settings_of(load_config(None, []))
+    assert RunRecord.settings_of(config)["clock.edge.asynchronous"] == "asynchronous edges, updates 4, mixing 0.3"
+    assert "clock.edge.asynchronous" not in RunRecord.settings_of(load_config(None, []))
 
 
 def test_an_asynchronous_edge_may_be_a_word() -> None:

@@ -358,7 +358,7 @@ OTHER_DOORS = {
     ("config/files.py", "load_config"): "the user's own file",
     ("sweep/trials.py", "load_sweep"): "the user's own file",
     ("sweep/trials.py", "make_trial"): "of a sweep file that is validated already",
-    ("sweep/places.py", "with_absolute_paths"): "of a sweep file that is validated already",
+    ("sweep/trials.py", "with_absolute_paths"): "of a sweep file that is validated already",
     ("command/new.py", "write_template"): "a name alone",
     ("tune/trial.py", "run_trial"): "from the driver's process",
     ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",

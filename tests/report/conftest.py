@@ -8,7 +8,7 @@ import pytest
 
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
-from hflray.report.runs import Sweep, read_sweep
+from hflray.report.runs import SweepRecord, read_sweep
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
@@ -47,6 +47,6 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
 
 
 @pytest.fixture(scope="session")
-def sweep(results: Path) -> Sweep:
+def sweep(results: Path) -> SweepRecord:
     """Return the sweep as read from MLflow."""
     return read_sweep(results, NAME)

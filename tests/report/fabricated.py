@@ -15,10 +15,11 @@ from hflray.allocation import allocate_round
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.fleet import sample_fleet
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 from hflray.reproduction.judge import verdicts
 from hflray.reproduction.protocol import exhibits
 from hflray.seeding import stream
+from hflray.support.terminal.tables import TextTable
 from hflray.sweep.tasks import DEFAULT
 from hflray.tracking import History, Tables
 
@@ -33,21 +34,21 @@ def run(
     cpu: str = "one",
     status: str = "FINISHED",
     settings: Mapping[str, Any] | None = None,
-) -> Run:
-    """Return a run of the default configuration with `overrides`; `settings` replaces entries of `Run.settings`."""
+) -> RunRecord:
+    """Return a run of the default configuration with `overrides`; `settings` replaces entries of its settings."""
     config = load_config(None, list(overrides))
     count = len(next(iter(rounds.values())))
     table = pd.DataFrame({"round": steps or range(1, count + 1), **rounds})
     values = {name: column[-1] for name, column in rounds.items()}
     name = "-".join(text.rpartition("=")[2] for text in overrides)
     history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, Tables(table), 0, 1)
-    fabricated = Run(history, config)
+    fabricated = RunRecord(history, config)
     if settings:
         fabricated.__dict__["settings"] = fabricated.settings | dict(settings)  # a cached property
     return fabricated
 
 
-def explorable(rounds: int, *overrides: str) -> Run:
+def explorable(rounds: int, *overrides: str) -> RunRecord:
     """Return a run of clustered devices whose rounds are billed, so that a report can show their details.
 
     The devices of each round are drawn at random and go to their nearest edges, and nothing is trained.
@@ -89,11 +90,13 @@ def explorable(rounds: int, *overrides: str) -> Run:
     table = table.assign(device=range(count), samples=counts.sum(axis=1), cluster=counts.argmax(axis=1))
     name = "-".join(text.rpartition("=")[2] for text in overrides)
     environment = {"git_commit": CLEAN, "cpu": "one"}
-    return Run(History(name, "FINISHED", None, "", environment, {}, Tables(pd.DataFrame(rows), table), 0, 1), config)
+    return RunRecord(
+        History(name, "FINISHED", None, "", environment, {}, Tables(pd.DataFrame(rows), table), 0, 1), config
+    )
 
 
 @cache
-def explorable_sweep(runs: int, rounds: int) -> Sweep:
+def explorable_sweep(runs: int, rounds: int) -> SweepRecord:
     """Return a sweep of `runs` runs without repetitions, over schedulers, H and λ. Callers must not change it."""
     settings = [
         (f"scheduling.name={name}", f"scheduling.num_scheduled={h}", f"cost.delay_weight={weight:g}")
@@ -106,17 +109,17 @@ def explorable_sweep(runs: int, rounds: int) -> Sweep:
     return sweep(f"of-{runs}", [explorable(rounds, *setting) for setting in settings[:runs]])
 
 
-def accuracy(h: int, scheduler: str, curve: Sequence[float], seed: int = 0, *overrides: str, **kinds: Any) -> Run:
+def accuracy(h: int, scheduler: str, curve: Sequence[float], seed: int = 0, *overrides: str, **kinds: Any) -> RunRecord:
     """Return a run of Figure 3."""
     names = (f"scheduling.num_scheduled={h}", f"scheduling.name={scheduler}", f"seed={seed}")
     return run({metrics.ACCURACY: curve}, *names, "data.name=fashion_mnist", *overrides, **kinds)
 
 
-def sweep(name: str, runs: list[Run], task: str = DEFAULT) -> Sweep:
-    return Sweep(name, name, task, "", runs)
+def sweep(name: str, runs: list[RunRecord], task: str = DEFAULT) -> SweepRecord:
+    return SweepRecord(name, name, task, "", runs)
 
 
-def judged(name: str, runs: list[Run], task: str = DEFAULT) -> pd.DataFrame:
+def judged(name: str, runs: list[RunRecord], task: str = DEFAULT) -> TextTable:
     """Return the verdicts on an exhibit's claims from these runs."""
     shown = exhibits()[name]
     return verdicts(shown, sweep(shown.config, runs, task))

@@ -16,10 +16,10 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import contest as module
 from hflray.report import figures
-from hflray.report.contest import Contest, Row, contest, read, write
+from hflray.report.contest import Comparison, Contest, contest, read, write
 from hflray.report.exports import export, read_exhibit
 from hflray.report.ranking import compare, fields
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
 from hflray.support.pairs import signed_rank_p
 from hflray.support.text import as_chart_text
 from tests.conftest import says
@@ -31,18 +31,20 @@ RESULTS = Path("tests/data/results")
 ACCURATE = {"ikc": (0.90, 0.91, 0.92), "fedavg": (0.89, 0.91, 0.89)}
 
 
-def of(runs: list[Run], against: str | None = None, metric: str | None = None, **more: list[Run]) -> Contest:
+def of(
+    runs: list[RunRecord], against: str | None = None, metric: str | None = None, **more: list[RunRecord]
+) -> Contest:
     """Return the contest of a sweep called ``first``, and of `more` sweeps."""
     sweeps = {name: fabricated.sweep(name, each) for name, each in {"first": runs, **more}.items()}
     return contest(sweeps, against, metric)
 
 
-def only(result: Contest) -> Row:
+def only(result: Contest) -> Comparison:
     (row,) = result.rows
     return row
 
 
-def accurate(name: str, seed: int, value: float, *more: str) -> Run:
+def accurate(name: str, seed: int, value: float, *more: str) -> RunRecord:
     return fabricated.run({metrics.ACCURACY: [0.1, value]}, f"scheduling.name={name}", f"seed={seed}", *more)
 
 
@@ -171,16 +173,8 @@ def test_sweeps_are_the_contestants_only_if_no_setting_differs() -> None:
     assert len(of([*first, *other], "ikc", "accuracy", second=parts).rows) == 2
 
 
-def test_deployments_of_a_seed_are_one_unit() -> None:
-    runs = [accurate(name, 0, value, f"fleet.deployment_seed={place}")
-            for name, values in {"ikc": (0.5, 0.5), "oort": (0.6, 0.8)}.items()
-            for place, value in enumerate(values)]  # fmt: skip
-    row = only(of(runs, "ikc", "accuracy"))
-    assert (row.seeds, row.numbers[0]) == ([0], pytest.approx(20))
-
-
 def test_assignment_studies_compare_the_fleets_that_both_have() -> None:
-    def study(name: str, values: list[float]) -> Run:
+    def study(name: str, values: list[float]) -> RunRecord:
         return fabricated.run({metrics.ROUND_OBJECTIVE: values}, f"assignment.name={name}")
 
     runs = [study("geographic", [1.0, 2.0, 30.0]), study("local_search", [2.0, 4.0])]
@@ -239,13 +233,6 @@ def test_a_hostile_label_is_shown_as_it_is(label, tmp_path) -> None:
     axis = figures.forest(result).axes[0].get_xlabel()
     assert as_chart_text(f"minus that of {shown}").split() == axis.split("\n", 1)[1].split()[:-1]
     assert "50 % & <b>" in [text.get_text() for text in figures.forest(result).findobj(Text)]
-
-
-def test_no_file_has_control_characters_of_a_strangers_option(tmp_path) -> None:
-    runs = [accurate("ikc", 0, 0.5, f'scheduling.options={{"a": "x{number}\\u001b[31m"}}') for number in (1, 2)]
-    paths = write(of(runs, metric="accuracy"), tmp_path)
-    assert b"\\x1b[31m" in paths[0].read_bytes()
-    assert all(b"\x1b" not in path.read_bytes() for path in paths if path.suffix != ".png")
 
 
 def test_a_figure_has_a_panel_per_metric_and_hollow_medians() -> None:

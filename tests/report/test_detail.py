@@ -1,18 +1,24 @@
-"""hflray.report.detail: a recomputed round equals the round that was run."""
+"""hflray.report.detail: a recomputed round equals the round that was run, and its explanation has its numbers."""
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from rich.console import Console
 
 from hflray import metrics
-from hflray.config import AllocationConfig
+from hflray.config import AllocationConfig, load_config
 from hflray.cost import Workload
 from hflray.errors import ConfigError
-from hflray.report.detail import Replay, allocation_texts
-from hflray.report.runs import Run
+from hflray.report.detail import Replay, allocation_texts, explain, inside, sentences
+from hflray.report.runs import RunRecord
+from tests.conftest import says
+from tests.report import fabricated
+from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 
 def test_every_recomputed_round_equals_its_record(sweep, records) -> None:
@@ -60,13 +66,13 @@ def test_the_workload_equals_that_of_the_run_bit_for_bit(sweep, records) -> None
     assert work.model_bits * models == records[run.name][0].metrics()[metrics.ROUND_MESSAGE_BITS]
     assert work == Workload.of(config, work.model_bits)
     configured = config.model_copy(update={"cost": config.cost.model_copy(update={"model_kb": 447.9})})
-    assert Replay(Run(run.history, configured)).work.model_bits == configured.cost.model_bits
+    assert Replay(RunRecord(run.history, configured)).work.model_bits == configured.cost.model_bits
 
 
 def test_logged_sizes_of_both_hops_are_those_of_the_workload(sweep) -> None:
     run = sweep.runs[0]
     tables = replace(run.history.tables, rounds=run.history.tables.rounds.assign(device_bits=3e5, edge_bits=7e5))
-    work = Replay(Run(replace(run.history, tables=tables), run.config)).work
+    work = Replay(RunRecord(replace(run.history, tables=tables), run.config)).work
     assert (work.device_bits, work.edge_bits) == (3e5, 7e5)
     assert replace(work, device_bits=1.0, edge_bits=1.0) == Workload.of(run.config, 1.0)
 
@@ -94,7 +100,7 @@ def test_the_texts_say_what_the_allocation_did(method: str, coupling: str, start
 
 def test_a_round_of_another_fleet_is_refused(sweep) -> None:
     run = sweep.runs[0]
-    other = Run(run.history, run.config.model_copy(update={"seed": 5}))
+    other = RunRecord(run.history, run.config.model_copy(update={"seed": 5}))
     with pytest.raises(ConfigError, match="draws another fleet"):
         Replay(other).round(1)
 
@@ -103,7 +109,7 @@ def test_a_run_without_schedules_or_without_the_round_is_refused(sweep) -> None:
     run = sweep.runs[0]
     bare = replace(run.history.tables, rounds=run.rounds.drop(columns="devices"))
     with pytest.raises(ConfigError, match="without schedules"):
-        Replay(Run(replace(run.history, tables=bare), run.config))
+        Replay(RunRecord(replace(run.history, tables=bare), run.config))
     with pytest.raises(ConfigError, match="has no round 3; accepted: 1 to 2"):
         Replay(run).round(3)
 
@@ -113,7 +119,61 @@ def test_a_round_with_a_poll_is_recomputed_with_its_bill(sweep) -> None:
     weight, rounds = run.config.cost.delay_weight, run.rounds.copy()
     rounds[metrics.ROUND_POLL_DELAY_S], rounds[metrics.ROUND_POLL_ENERGY_J] = 2.0, 300.0
     rounds[metrics.ROUND_OBJECTIVE] += 300.0 + weight * 2.0
-    polled = Run(replace(run.history, tables=replace(run.history.tables, rounds=rounds)), run.config)
+    polled = RunRecord(replace(run.history, tables=replace(run.history.tables, rounds=rounds)), run.config)
     cost, before = Replay(polled).round(1).cost, Replay(run).round(1).cost
     assert cost.delay_s == pytest.approx(before.delay_s + 2.0)
     assert cost.energy_j == pytest.approx(before.energy_j + 300.0)
+
+
+@pytest.mark.parametrize("scheduler, words", [("ikc", "of cluster"), ("fedavg", "which knows no clusters")])
+def test_the_explanation_has_costs_clusters_and_devices_of_the_round(scheduler, words, sweep, records) -> None:
+    run = next(run for run in sweep.runs if run.config.scheduling.name == scheduler)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(explain(run, 2))
+    text, record = console.export_text(), records[run.name][1]
+    assert f"T = {record.cost.delay_s:,.2f} s, E = {record.cost.energy_j:,.2f} J" in text
+    assert f"accuracy {record.accuracy:.1%}" in text
+    assert words in text
+    slowest = int(record.cost.edge_delay_s.argmax())
+    assert f"waited for edge {slowest}" in text
+    rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
+    table = Replay(run).round(2).devices.sort_values(["edge", "device"])
+    shown = [[row[0], row[1] if row[1] != "⚑" else row[2]] for row in rows[-len(table) :]]
+    assert shown == [[str(row.device), str(row.edge)] for row in table.itertuples()]
+    assert text.count("⚑") == table["straggler"].sum() + 1  # the legend has one more
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_and_no_heading_is_cut(width, sweep) -> None:
+    run = sweep.runs[0]
+    round_ = Replay(run).round(2)
+    text = render(explain(run, 2), width)
+    texts = [run.name, "cluster", "nearest", "MHz", "GHz", "compute", "upload", "straggler"]
+    for row in round_.devices.itertuples():
+        texts += [f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}"]
+        texts += [f"{row.upload_s:.3f}", f"{row.joules * round_.edge_iterations:.3f}"]
+    texts += [f"{row.energy_j:,.3f}" for row in round_.edges.itertuples()]
+    check_whole(text, width, texts)
+    if width >= 80:  # each device has one line
+        heads = next(line for line in text.splitlines() if "cluster" in line and "MHz" in line)
+        assert heads.split()[:4] == ["device", "edge", "nearest", "cluster"]
+
+
+def test_the_parts_inside_the_round_are_named_with_their_bits_and_the_cost_of_privacy() -> None:
+    assert inside(load_config(None, []), pd.Series({"round": 1})) == []
+    parts = ["training.rule.name=fedprox", "aggregation.cloud.name=fedadam", "compression.device.name=sign"]
+    private = ["privacy={clip: 0.5, delta: 1e-4}", "aggregation.weights=uniform"]
+    row = pd.Series({"device_bits": 114_000.0, "edge_bits": 3_600_000.0, metrics.PRIVACY_EPSILON: 7.1234})
+    trained, sent, spent = inside(load_config(None, [*parts, *private]), row)
+    assert says(trained, "fedprox", "mean", "edges", "fedadam", "cloud")
+    assert says(sent, "114.0 kbit", "sign", "3,600.0 kbit", "none")
+    assert says(spent, "ε = 7.12", "δ = 0.0001")
+
+
+def test_what_decides_is_named_beside_the_accuracy() -> None:
+    run = fabricated.explorable(2, "scheduling.num_scheduled=10")
+    replay = Replay(run)
+    assert says(sentences(run, replay.round(1), replay.names)[1], "accuracy", "class balance")
+    assert "validation" not in sentences(run, replay.round(1), replay.names)[1]
+    run.rounds[metrics.VALIDATION_ACCURACY] = [0.25, 0.5]
+    assert says(sentences(run, replay.round(2), replay.names)[1], "accuracy", "validation part", "decides, 50.0%")

@@ -30,7 +30,7 @@ from hflray.report.exports import (
     records_of,
     zip_of,
 )
-from hflray.report.runs import Sweep
+from hflray.report.runs import SweepRecord
 from tests.report import fabricated
 from tests.report.test_runs import assert_same_sweep
 
@@ -46,14 +46,6 @@ def test_an_export_holds_the_whole_sweep_and_no_local_paths(sweep, tmp_path) -> 
     files = files_of(path)
     assert sorted(files) == ["devices.parquet", "rounds.parquet", "runs.json"]
     assert b"mlflow.db" not in files["runs.json"]
-
-
-def test_common_tools_open_an_export(sweep, tmp_path) -> None:
-    with ZipFile(export(sweep, tmp_path / "tiny")) as archive:
-        assert archive.testzip() is None
-        assert {entry.date_time[0] for entry in archive.infolist()} == {1980}
-        table = pd.read_parquet(archive.open("rounds.parquet"))
-        assert set(table["run"]) == {run["name"] for run in json.load(archive.open("runs.json"))["runs"]}
 
 
 def test_the_same_runs_give_the_same_bytes_and_the_origin_stays(sweep, tmp_path) -> None:
@@ -175,7 +167,7 @@ def test_what_a_run_does_not_have_is_no_column_and_a_nan_stays_one(tmp_path) -> 
         )
 
 
-def export_part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) -> None:
+def export_part(sweep: SweepRecord, folder: Path, seed: int, name: str, **changes: object) -> None:
     """Export the sweep's runs of one seed as those of a sweep of another name."""
     runs = [
         replace(
@@ -186,7 +178,7 @@ def export_part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: obj
         for run in sweep.runs
         if run.seed == seed
     ]
-    export(Sweep(name, name, sweep.task, "", runs), folder)
+    export(SweepRecord(name, name, sweep.task, "", runs), folder)
 
 
 def test_several_exports_form_one_exhibit(sweep, tmp_path) -> None:
@@ -228,24 +220,6 @@ def test_the_newer_of_two_runs_of_a_trial_is_used_and_a_note_names_the_other(swe
     assert f"b/{old}: left out: a/{old} is a newer run of the same trial" in read.notes
 
 
-def test_runs_that_differ_in_an_identifying_setting_are_both_used(sweep, tmp_path) -> None:
-    top = tmp_path / "fig3"
-    export_part(sweep, top / "a", 0, "x")
-    export_part(sweep, top / "b", 0, "x", config={"target_accuracy": 0.1})
-    read = read_exhibit(top)
-    assert len(read.runs) == 2, "the target accuracy does not identify a trial"
-    other = {"cost": sweep.runs[0].config.cost.model_copy(update={"delay_weight": 2.0})}
-    export_part(sweep, top / "b", 0, "x", config=other)
-    read = read_exhibit(top)
-    assert len(read.runs) == 4
-    assert set(read.keys) == {
-        "scheduling.name",
-        "cost.delay_weight",
-    }
-    with pytest.raises(ConfigError, match="two runs are called"):
-        export(read, tmp_path / "again")
-
-
 def test_a_part_that_cannot_be_read_is_noted_and_the_others_are_used(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
     export_part(sweep, top / "a", 0, "x")
@@ -268,27 +242,6 @@ def test_parts_of_two_tasks_are_refused(sweep, tmp_path) -> None:
     pack(top / "b", files | {FILE: json.dumps(content_of(files) | {"task": "clustering"}).encode()})
     with pytest.raises(ConfigError, match="must be of one task; a is of task experiment, b is of task clustering"):
         read_exhibit(top)
-
-
-def test_the_committed_runs_of_figure_3_are_complete() -> None:
-    top = Path(__file__).parents[1] / "data" / "results" / "fig3_fashion_scheduling"
-    read = read_exhibit(top)
-    runs = [run for run in read.runs if run.part in ("h10", "h30")]
-    assert len(runs) == 6
-    assert {run.commit for run in runs} == {"6c93c38326e3"}
-    assert all(len(run.rounds) == 60 and run.ended for run in runs)
-    assert "made outside" in read.parts["h10"]
-
-
-def test_an_export_of_many_runs_is_whole(tmp_path) -> None:
-    runs = [fabricated.explorable(2, f"seed={seed}") for seed in range(MOST_DETAILED + 1)]
-    many = fabricated.sweep("many", runs)
-    read = read_export(export(many, tmp_path / "many"))
-    assert_same_sweep(read, many)
-    assert lacking(many, False) == []
-    _, missing = page.render(read)
-    assert missing == []
-    assert len(Replay(read.runs[-1]).round(2).devices) == runs[-1].config.scheduling.num_scheduled
 
 
 def test_a_brief_export_has_the_accuracy_and_the_totals_only_and_says_so(sweep, tmp_path) -> None:
@@ -316,14 +269,6 @@ def test_an_export_of_many_runs_by_an_older_hflray_is_brief(sweep, tmp_path, mon
     assert not read_export(path).runs[0].brief
     monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
     assert read_export(path).runs[0].brief
-
-
-def test_an_export_of_many_assignments_is_whole(sweep, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
-    assignments = replace(sweep, task="assignment")
-    export(assignments, tmp_path / "many")
-    for read, run in zip(read_export(tmp_path / "many").runs, assignments.runs, strict=True):
-        assert read.series("round/objective").equals(run.series("round/objective"))
 
 
 def test_an_export_keeps_labels_as_texts_of_one_line(tmp_path) -> None:

@@ -10,11 +10,12 @@ import pytest
 from matplotlib import image
 from matplotlib.text import Text
 
-from hflray import metrics
+from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.labels import DEPLOYMENT
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
+from hflray.reproduction.protocol import PAPERS, paper
 from hflray.sweep.tasks import TASKS
 from tests.conftest import says
 from tests.hostile import NAMES
@@ -37,7 +38,7 @@ def test_each_scheduler_has_a_line_with_its_mean(sweep, records) -> None:
 def test_a_line_looks_the_same_in_every_panel() -> None:
     """The panel of H = 10 has a line more, which stands before the other one."""
 
-    def trained(scheduled: int, precision: str) -> Run:
+    def trained(scheduled: int, precision: str) -> RunRecord:
         fixed = ("scheduling.name=ikc", f"scheduling.num_scheduled={scheduled}", f"training.precision={precision}")
         return run({metrics.ACCURACY: [0.1, 0.2]}, *fixed)
 
@@ -58,7 +59,7 @@ def test_names_of_any_length_stand_below_the_panels(tmp_path) -> None:
     """In a legend within the panel, long names had narrowed it to nothing."""
     names = ("training.batch_size", "training.weight_decay", "training.momentum")
 
-    def trained(scheduled: int, *values: float) -> Run:
+    def trained(scheduled: int, *values: float) -> RunRecord:
         fixed = [f"{name}={value:g}" for name, value in zip(names, values, strict=True)]
         return run({metrics.ACCURACY: [0.1, 0.2]}, f"scheduling.num_scheduled={scheduled}", *fixed)
 
@@ -78,92 +79,25 @@ def test_names_of_any_length_stand_below_the_panels(tmp_path) -> None:
         assert axes.bbox.width > 0.3 * figure.bbox.width
 
 
-def test_a_name_wider_than_the_figure_is_wrapped() -> None:
-    labels = ["".join(f"word{number} " for number in range(40)).strip(), "short"]
-    figure, (axes,) = figures._panels(["a panel"], 1, 2.9, "x", "y")
-    for label in labels:
-        axes.plot([0, 1], [0, 1], label=label)
-    figures._name_lines_below(figure)
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    box = legend.get_window_extent()
-    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert [text.get_text().replace("\n", " ") for text in legend.get_texts()] == labels
-    assert axes.bbox.height > 0.3 * figure.bbox.height
-
-
-def test_the_picture_of_lambda_names_its_lines_below_it() -> None:
-    values = {metric: [0.5, 0.6] for metric in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)}
-    runs = [run(values, f"scheduling.name={name}") for name in ("ikc", "fedavg")]
-    figure = figures.pareto(fabricated("lambda", runs))
-    figure.draw_without_rendering()
-    (axes,), (legend,) = figure.axes, figure.legends
-    assert axes.get_legend() is None
-    assert axes.get_tightbbox().y0 >= legend.get_window_extent().y1
-    assert [text.get_text() for text in legend.get_texts()] == ["IKC", "FedAvg"]
-
-
 def test_sixteen_lines_look_different() -> None:
     runs = [run({metrics.ACCURACY: [0.1, 0.2]}, f"training.momentum={step / 20}") for step in range(16)]
     lines = figures.curves(fabricated("momenta", runs)).axes[0].lines
     assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 16
 
 
-def test_ceilings_are_drawn_without_a_reading() -> None:
-    taught = "learning.ce=1", "learning.td=0", "learning.architecture=bilstm", "learning.features=paper_db"
-    ceiling = run({metrics.ASSIGNER_GREEDY_RETURN: [16.0, 17.0]}, *taught, steps=[3000, 6000])
-    (axes,) = figures.readings(fabricated("fig5_readings", [ceiling], "train_assigner")).axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [17, 17])
-
-
-@pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
+@pytest.mark.parametrize("name", ["curves", "cost_bars", "pareto"])
 def test_files_can_be_opened_and_are_reproducible(name, sweep, tmp_path) -> None:
-    png, svg = figures.save(figures.FIGURES[name], sweep, tmp_path, name)
+    png, svg = figures.save(registry.resolve("figure", name), sweep, tmp_path, name)
     pixels = image.imread(png)
     assert pixels[..., :3].min() < 0.5 < pixels[..., :3].max()
     assert svg.read_text().startswith("<?xml")
     first = svg.read_bytes()
-    figures.save(figures.FIGURES[name], sweep, tmp_path, name)
+    figures.save(registry.resolve("figure", name), sweep, tmp_path, name)
     assert svg.read_bytes() == first
 
 
-def test_figure_7_can_be_drawn_from_a_part_of_its_runs(sweep) -> None:
-    figure = figures.framework(sweep)
-    labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
-    assert labels[0] == "Test accuracy (%)"
-    assert len(labels) == 6
-
-
-@pytest.mark.parametrize("data", [["cifar10"], ["cifar10", "fashion_mnist"]])
-def test_figure_7_names_data_sets_beside_costs_only_where_there_are_several(data) -> None:
-    """The legend of one data set had covered the end of a whisker, and said what a title says."""
-    values = {metric: [0.1, 0.2] for metric in (metrics.ACCURACY, *figures.FRAMEWORK)}
-    runs = [run(values, f"data.name={name}", f"scheduling.num_scheduled={h}") for name in data for h in (10, 30)]
-    drawn = figures.framework(fabricated("fig7_framework", runs)).axes
-    costs = [axes for axes in drawn[len(data) :] if axes.get_visible()]
-    assert len(costs) == len(figures.FRAMEWORK)
-    named = [axes.get_legend() is not None for axes in costs]
-    assert named == [len(data) > 1] * len(costs)
-
-
-def test_a_value_of_h_looks_the_same_in_both_panels_of_figure_7() -> None:
-    def trained(data: str, scheduled: int) -> Run:
-        return run({metrics.ACCURACY: [0.1, 0.2]}, f"data.name={data}", f"scheduling.num_scheduled={scheduled}")
-
-    runs = [trained("fashion_mnist", 10), trained("fashion_mnist", 30), trained("cifar10", 30)]
-    figure = figures.framework(fabricated("fig7_framework", runs))
-    looks = [
-        (line.get_color(), line.get_linestyle())
-        for axes in figure.axes[:2]
-        for line in axes.lines
-        if line.get_label() == "H = 30"
-    ]
-    assert len(looks) == 2
-    assert looks[0] == looks[1]
-
-
 def test_readings_are_drawn_by_updates_beside_the_ceilings_of_their_networks() -> None:
-    def learned(returns: list[float], start: str, *overrides: str) -> Run:
+    def learned(returns: list[float], start: str, *overrides: str) -> RunRecord:
         fixed = ("learning.features=paper_db", f"learning.teacher.start={start}", "learning.hidden=64", *overrides)
         return run({metrics.ASSIGNER_GREEDY_RETURN: returns}, *fixed, steps=[3000, 6000])
 
@@ -209,8 +143,15 @@ def test_a_metric_that_was_not_logged_is_an_error_of_one_line(draw, sweep) -> No
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_tasks_name_exactly_the_existing_figures() -> None:
-    assert {stem for task in TASKS.values() for stem in task.shown.figures} == set(figures.FIGURES)
+def test_tasks_and_exhibits_draw_registered_figures_and_no_figure_is_left_out() -> None:
+    drawn = {name for task in TASKS.values() for name in task.shown.figures.values()}
+    drawn |= {name for key in PAPERS for shown in paper(key).exhibits.values() for name in shown.drawings.values()}
+    assert drawn == set(registry.BUILTIN["figure"])
+
+
+def test_what_is_no_figure_is_refused(sweep, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"mine: got 3; accepted: a matplotlib.figure.Figure"):
+        figures.save(lambda sweep: 3, sweep, tmp_path, "mine")
 
 
 def data_of(name: str) -> str:

@@ -13,8 +13,8 @@ from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.report import page
-from hflray.report.detail import Replay, Round
-from hflray.report.runs import Sweep, read_sweep
+from hflray.report.detail import Replay, RoundDetail
+from hflray.report.runs import SweepRecord, read_sweep
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker
@@ -36,7 +36,7 @@ SIGNS = {"left": "x", "ran out of charge": "diamond-open", "lost its edge": "squ
 
 
 @pytest.fixture(scope="module")
-def living(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, list[RoundRecord]]:
+def living(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRecord, list[RoundRecord]]:
     """Return a sweep of one run, read from its journal, and the records of its rounds."""
     root = tmp_path_factory.mktemp("living")
     file = load_sweep(None, ["name=living", *SMALL, *EVERYTHING])
@@ -54,14 +54,14 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, list[RoundR
 
 
 @pytest.fixture(scope="module")
-def details(living: tuple[Sweep, list[RoundRecord]]) -> list[Round]:
+def details(living: tuple[SweepRecord, list[RoundRecord]]) -> list[RoundDetail]:
     """Return the rounds as the report recomputes them."""
     replay = Replay(living[0].runs[0])
     return [replay.round(number) for number in range(1, ROUNDS + 1)]
 
 
 @pytest.fixture(scope="module")
-def address(living: tuple[Sweep, list[RoundRecord]], tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(living: tuple[SweepRecord, list[RoundRecord]], tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the address of the page."""
     path, missing = page.write(living[0], tmp_path_factory.mktemp("page"))
     assert missing == []
@@ -104,7 +104,7 @@ def rounds_in(browser: Page) -> Iterator[int]:
         yield number
 
 
-def test_the_run_has_every_fate(details: list[Round]) -> None:
+def test_the_run_has_every_fate(details: list[RoundDetail]) -> None:
     """Otherwise the tests below would test little."""
     fates = [fate for detail in details for fate in detail.devices["fate"]]
     assert {name for name in SIGNS for fate in fates if fate.startswith(name)} == set(SIGNS)
@@ -112,7 +112,7 @@ def test_the_run_has_every_fate(details: list[Round]) -> None:
 
 
 @needs_chromium
-def test_the_slider_moves_the_devices(browser: Page, details: list[Round]) -> None:
+def test_the_slider_moves_the_devices(browser: Page, details: list[RoundDetail]) -> None:
     seen = []
     for number in rounds_in(browser):
         position_m = details[number - 1].outlook.fleet.position_m
@@ -124,7 +124,7 @@ def test_the_slider_moves_the_devices(browser: Page, details: list[Round]) -> No
 
 
 @needs_chromium
-def test_the_map_tells_each_devices_charge_and_who_was_away(browser: Page, details: list[Round]) -> None:
+def test_the_map_tells_each_devices_charge_and_who_was_away(browser: Page, details: list[RoundDetail]) -> None:
     for number in rounds_in(browser):
         outlook = details[number - 1].outlook
         texts = of_chart(browser, "map", "c.data.flatMap(t => t.text || [])")
@@ -137,7 +137,7 @@ def test_the_map_tells_each_devices_charge_and_who_was_away(browser: Page, detai
 
 
 @needs_chromium
-def test_the_gantt_chart_is_the_timeline_with_everybodys_fate(browser: Page, details: list[Round]) -> None:
+def test_the_gantt_chart_is_the_timeline_with_everybodys_fate(browser: Page, details: list[RoundDetail]) -> None:
     signs = set()
     for number in rounds_in(browser):
         detail = details[number - 1]
@@ -190,7 +190,7 @@ NOTES = "c.layout.annotations.map(note => note.text).filter(text => /^[0-9]+: /.
 
 @needs_chromium
 def test_the_bands_have_a_point_for_each_round(
-    browser: Page, living: tuple[Sweep, list[RoundRecord]], details: list[Round]
+    browser: Page, living: tuple[SweepRecord, list[RoundRecord]], details: list[RoundDetail]
 ) -> None:
     values = [record.metrics() for record in living[1]]
 
@@ -237,7 +237,7 @@ def test_a_living_page_fits_every_window(scheme: str, browser: Page, address: st
         assert browser.evaluate("window.errors") == []
 
 
-def test_a_still_run_has_none_of_it(sweep: Sweep, tmp_path: Path) -> None:
+def test_a_still_run_has_none_of_it(sweep: SweepRecord, tmp_path: Path) -> None:
     from tests.report.test_page import data_of
 
     text, _ = page.render(sweep)

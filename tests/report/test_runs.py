@@ -16,8 +16,7 @@ from hflray import metrics
 from hflray.config import ExperimentConfig, validate
 from hflray.errors import ConfigError
 from hflray.report.exports import read_export
-from hflray.report.labels import describe
-from hflray.report.runs import Run, Sweep, assemble, differing, read_sweep
+from hflray.report.runs import RunRecord, SweepRecord, assemble, differing, read_sweep
 from hflray.reproduction.judge import select_alike
 from hflray.tracking import History, Tables, Tracker, default_uri
 from hflray.tracking.addresses import named
@@ -25,7 +24,7 @@ from tests.conftest import small_config
 from tests.report import fabricated
 
 
-def assert_same_sweep(one: Sweep, other: Sweep) -> None:
+def assert_same_sweep(one: SweepRecord, other: SweepRecord) -> None:
     assert [run.name for run in one.runs] == [run.name for run in other.runs]
     for left, right in zip(one.runs, other.runs, strict=True):
         pd.testing.assert_frame_equal(left.rounds, right.rounds, check_dtype=False)
@@ -156,13 +155,6 @@ def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
         read.find("halve")
 
 
-def test_labels_leave_out_settings_without_effect(sweep) -> None:
-    run = sweep.runs[0]
-    keys = ["data.partition", "data.majority_fraction", "data.dirichlet_alpha", "scheduling.num_scheduled"]
-    assert describe(run, keys) == "majority 80%, H = 6"
-    assert describe(run, ["assignment.name", "assignment.exchanges", "allocation.coupling"]) == "geographic"
-
-
 def test_a_machine_names_its_gpu_if_the_run_trained_on_it() -> None:
     environment = {"cpu": "one (2 cores)", "gpu": "NVIDIA H200"}
     for device, facts, machine in (
@@ -187,7 +179,7 @@ def test_a_machine_names_its_gpu_if_the_run_trained_on_it() -> None:
 def test_a_run_of_the_former_scaffold_says_so(environment: dict[str, str], iterations: int, name: str) -> None:
     """Its results are another rule's, so that no report pools the two."""
     config = small_config("training.rule.name=scaffold", f"training.edge_iterations={iterations}")
-    run = Run(History("a", "FINISHED", None, "", environment, {}, Tables(pd.DataFrame()), 0, 1), config)
+    run = RunRecord(History("a", "FINISHED", None, "", environment, {}, Tables(pd.DataFrame()), 0, 1), config)
     assert run.settings["training.rule.name"] == name
     assert dict(run.identity)["training.rule.name"] == repr(name)
 
@@ -207,11 +199,11 @@ def test_runs_of_the_former_split_read_as_stratified_and_are_not_pooled_with_tho
     run = former.runs[0]
     tree = run.config.model_dump(mode="json")
     tree["data"] |= {"split": "official", "validation": 2000}
-    newer = Run(run.history, validate(ExperimentConfig, tree))
+    newer = RunRecord(run.history, validate(ExperimentConfig, tree))
     assert newer.identity != run.identity
     assert dict(newer.identity)["data.split"] == "'official'"
     assert differing([run, newer]) == ["data.split", "data.validation"]
-    both = Sweep("s", "s", "experiment", "", [run, newer])
+    both = SweepRecord("s", "s", "experiment", "", [run, newer])
     assert [len(runs) for runs in both.groups().values()] == [1, 1]
     assert [name for name in both.groups() if "official split, validation 2000" in name]
     assert len(select_alike([run, newer], ["scheduling.name"])[0]) == 1

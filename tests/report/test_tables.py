@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
-from hflray.report.runs import Run
-from hflray.report.tables import compare_with_reference, spread, summary, to_latex, to_markdown, write
+from hflray.report.runs import RunRecord
+from hflray.report.tables import spread, summary, write
+from hflray.support.terminal.tables import TextTable
 from tests.hostile import NAMES
 from tests.report.fabricated import CLEAN, run
 from tests.report.fabricated import sweep as fabricated
@@ -49,7 +50,7 @@ def test_the_summary_has_the_means_of_the_runs(sweep, records) -> None:
     assert metrics.ROUNDS_TO_TARGET not in sweep.runs[0].rounds
 
 
-def assigners() -> list[Run]:
+def assigners() -> list[RunRecord]:
     """Return runs of geographic on three deployments, one from a modified checkout, and of a joint D3QN on one."""
     runs = []
     for deployment, delay in ((0, 1.0), (1, 3.0), (2, 5.0)):
@@ -82,32 +83,6 @@ def test_an_assignment_study_shows_the_spread_over_deployments_and_the_coupling(
     assert list(table["gap to bound, %: median"])[1] == "15.0"
 
 
-def test_objectives_are_compared_with_hfel_on_the_same_fleets_and_deployment() -> None:
-    hfel = [run(fleets(delay), "assignment.name=hfel", settings={DEPLOYMENT: n}) for n, delay in enumerate((1.0, 3.0))]
-    values = {**fleets(1.0), metrics.ROUND_OBJECTIVE: [1.0, 2.0]}
-    other = run(values, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
-    unpaired = run(values, "assignment.name=geographic", settings={DEPLOYMENT: 2})
-    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, unpaired], "assignment"))
-    row = ["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0", "-62.5"]
-    assert table.to_numpy().tolist() == [row]
-    halved = {**fleets(0.5), metrics.ROUND_OBJECTIVE: [0.5, 1.0]}
-    better = run(halved, "assignment.name=hfel", "assignment.start=best_gain", settings={DEPLOYMENT: 1})
-    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, better], "assignment"))
-    assert list(table[""]) == ["local search, joint deadline", "HFEL, best gain start", "HFEL"]
-    assert list(table["above HFEL-300 from geographic, %: median"]) == ["-62.5", "-81.2", "–"]
-    assert list(table["above HFEL-300 from best gain, %: median"]) == ["+100.0", "–", "+500.0"]
-    assert list(table["of means from best gain"]) == ["+100.0", "–", "+433.3"]
-    assert compare_with_reference(fabricated("fig6_assignment", hfel, "assignment")) is None
-    assert compare_with_reference(fabricated("fig6_assignment", [unpaired], "assignment")) is None
-
-
-def test_fixed_and_redrawn_edges_are_separate_groups() -> None:
-    runs = [run(fleets(1.0), "assignment.name=geographic", settings={DEPLOYMENT: seed}) for seed in (None, 0, 1)]
-    table = summary(fabricated("fig6_assignment", runs, "assignment"))
-    assert list(table[""]) == ["edges redrawn with each fleet", "edges kept"]
-    assert list(table["deployments"]) == ["1", "2"]
-
-
 @pytest.mark.parametrize(
     "policy, name",
     [
@@ -134,7 +109,7 @@ def test_runs_of_unequal_length_show_the_range() -> None:
 
 
 def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> None:
-    def learned(returns: list[float], *overrides: str, **settings: Any) -> Run:
+    def learned(returns: list[float], *overrides: str, **settings: Any) -> RunRecord:
         rounds = {
             metrics.ASSIGNER_RETURN: returns, metrics.ASSIGNER_GREEDY_RETURN: returns,
             metrics.ASSIGNER_AGREEMENT: [0.5] * len(returns), metrics.assigner_ratio("hfel-300"): [1.5] * len(returns),
@@ -169,10 +144,10 @@ def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> 
 
 
 def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:
-    lines = to_markdown(summary(sweep)).splitlines()
+    lines = summary(sweep).markdown().splitlines()
     assert lines[0].startswith("|  | seeds | rounds | accuracy, % |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    text = to_latex(summary(sweep), "50 % of _it_")
+    text = replace(summary(sweep), caption="50 % of _it_").latex()
     assert r"\caption{50 \% of \_it\_}" in text
     assert r"accuracy, \%" in text
     assert text.count(r"\\") == 3
@@ -182,19 +157,19 @@ def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:
 
 
 def test_names_are_escaped_in_markdown_and_captions_are_one_paragraph() -> None:
-    table = pd.DataFrame([{"": name, "x": "1"} for name in (*NAMES, "two\nlines")])
-    lines = to_markdown(table).splitlines()
-    assert len(lines) == 2 + len(table)
+    table = TextTable.of([{"": name, "x": "1"} for name in (*NAMES, "two\nlines")])
+    lines = table.markdown().splitlines()
+    assert len(lines) == 2 + len(table.rows)
     assert {len(re.split(r"(?<!\\)\|", line)) for line in lines} == {4}
     assert "<" not in "".join(lines)
-    assert r"\caption{one two}" in to_latex(pd.DataFrame([{"": "x"}]), "one\n\ntwo")
+    assert r"\caption{one two}" in TextTable.of([{"": "x"}], caption="one\n\ntwo").latex()
 
 
 SPECIAL = r"a$b ^c~d {e} \f% &_#"
 
 
 def test_special_characters_of_latex_are_escaped() -> None:
-    text = to_latex(pd.DataFrame([{"": SPECIAL, SPECIAL + "±": "2 ± 1"}]), SPECIAL)
+    text = TextTable.of([{"": SPECIAL, SPECIAL + "±": "2 ± 1"}], caption=SPECIAL).latex()
     escaped = r"a\$b \textasciicircum c\textasciitilde d \{e\} \textbackslash f\% \&\_\#"
     assert text.splitlines() == [
         r"\begin{table}",

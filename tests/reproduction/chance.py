@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hflray import metrics
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 from hflray.reproduction.judge import verdicts
 from hflray.reproduction.protocol import Exhibit, expanded, paper
 from tests.report.fabricated import run, sweep
@@ -23,7 +23,7 @@ from tests.report.fabricated import run, sweep
 COSTS = (metrics.TOTAL_OBJECTIVE, metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J, metrics.TOTAL_MESSAGE_BITS)
 
 
-def alike_runs(shown: Exhibit, settings: Sequence[Mapping[str, object]], rounds: int) -> Sweep:
+def alike_runs(shown: Exhibit, settings: Sequence[Mapping[str, object]], rounds: int) -> SweepRecord:
     """Return runs of all planned seeds with these settings, whose curves are still to be drawn."""
     seeds = max([shown.plan.seeds or 1, *(claim.seeds or 1 for claim, _ in expanded(shown))])
     blank = {name: [1.0] * rounds for name in (metrics.ACCURACY, *COSTS)}
@@ -37,7 +37,7 @@ def alike_runs(shown: Exhibit, settings: Sequence[Mapping[str, object]], rounds:
     )
 
 
-def draw(runs: Sequence[Run], rounds: int, rng: np.random.Generator) -> None:
+def draw(runs: Sequence[RunRecord], rounds: int, rng: np.random.Generator) -> None:
     """Give each run a curve of accuracies and its costs, all of one distribution."""
     steps = pd.RangeIndex(1, rounds + 1)
     rise = 0.88 - 0.75 * np.exp(-np.arange(1, rounds + 1) / 8)
@@ -59,7 +59,7 @@ def wrong_answers(shown: Exhibit, settings: Sequence[Mapping[str, object]], draw
         draw(made.runs, int(made.runs[0].rounds["round"].max()), rng)
         answers = verdicts(shown, made)["answer"]
         assert "" not in set(answers)  # all planned runs are there
-        wrong += answers.str.startswith("yes").any() or (answers == "no").any()
+        wrong += any(answer.startswith("yes") or answer == "no" for answer in answers)
         if number % 100 == 99:
             print(f"{shown.config}: {wrong} of {number + 1}", file=sys.stderr)
     return wrong

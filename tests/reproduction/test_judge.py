@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import f, t, ttest_rel
 
 from hflray import metrics
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
 from hflray.reproduction import judge
 from hflray.reproduction.protocol import Exhibit, paper, read
+from hflray.support.terminal.tables import TextTable
 from tests.report.fabricated import CLEAN, run, sweep
 from tests.reproduction import chance
 
@@ -42,7 +42,7 @@ def exhibit(tmp_path: Path, claims: str, plan: str = "{seeds: 5, rounds: 4}") ->
     return read(path).exhibits["x"]
 
 
-def curves(name: str, values: Sequence[float], *overrides: str, rounds: int = 4, **kinds: Any) -> list[Run]:
+def curves(name: str, values: Sequence[float], *overrides: str, rounds: int = 4, **kinds: Any) -> list[RunRecord]:
     """Return a run for each seed whose accuracy is constant."""
     return [
         run({metrics.ACCURACY: [value] * rounds}, f"scheduling.name={name}", f"seed={seed}", *overrides, **kinds)
@@ -50,15 +50,14 @@ def curves(name: str, values: Sequence[float], *overrides: str, rounds: int = 4,
     ]
 
 
-def judged(shown: Exhibit, runs: Sequence[Run]) -> pd.DataFrame:
+def judged(shown: Exhibit, runs: Sequence[RunRecord]) -> TextTable:
     return judge.verdicts(shown, sweep("x", list(runs)))
 
 
-def one(shown: Exhibit, runs: Sequence[Run]) -> pd.Series[Any]:
+def one(shown: Exhibit, runs: Sequence[RunRecord]) -> dict[str, str]:
     """Return the only row."""
-    table = judged(shown, runs)
-    assert len(table) == 1
-    return table.iloc[0]
+    (row,) = judged(shown, runs).records
+    return row
 
 
 IKC, VKC = [0.81, 0.84, 0.80, 0.85, 0.83], [0.80, 0.82, 0.79, 0.825, 0.82]
@@ -112,8 +111,8 @@ def test_more_seeds_and_rounds_than_planned_are_not_looked_at(tmp_path) -> None:
     more = one(shown, curves("ikc", [*IKC, 0.1, 0.1]) + curves("vkc", [*VKC, 0.9, 0.9]))
     longer = [run({metrics.ACCURACY: [value] * 4 + [0.1]}, "scheduling.name=ikc", f"seed={seed}")
               for seed, value in enumerate(IKC)]  # fmt: skip
-    assert first.equals(more)
-    assert first.equals(one(shown, longer + curves("vkc", VKC)))
+    assert first == more
+    assert first == one(shown, longer + curves("vkc", VKC))
 
 
 def test_seconds_are_compared_as_ratios_on_logarithms(tmp_path) -> None:
@@ -181,7 +180,7 @@ def test_every_unit_has_to_agree_where_arithmetic_says_so(tmp_path) -> None:
     assert one(shown, curves("ikc", [*IKC[:4], 0.1]) + curves("vkc", VKC))["answer"] == "no"
 
 
-def rising(name: str, seed: int, values: Sequence[float], *overrides: str, status: str = "FINISHED") -> Run:
+def rising(name: str, seed: int, values: Sequence[float], *overrides: str, status: str = "FINISHED") -> RunRecord:
     seconds = [10.0 * number for number in range(1, len(values) + 1)]
     columns = {metrics.ACCURACY: values, metrics.TOTAL_DELAY_S: seconds}
     return run(columns, f"scheduling.name={name}", f"seed={seed}", *overrides, status=status)

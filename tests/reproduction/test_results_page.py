@@ -10,7 +10,7 @@ import pytest
 from hflray import metrics
 from hflray.command.report import CONFIGS
 from hflray.report.exports import ABOUT, export, files_of, pack
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
 from hflray.reproduction import results_page
 from hflray.reproduction.protocol import exhibits
 from tests.conftest import says
@@ -36,7 +36,7 @@ def test_the_page_has_a_section_for_every_exhibit_run_or_not(sweep, tmp_path) ->
     assert len(sections) == 1 + len(exhibits())
 
 
-def section_of(sweep, runs: list[Run], name: str = "fig3") -> str:
+def section_of(sweep, runs: list[RunRecord], name: str = "fig3") -> str:
     """Return the section of an exhibit with these runs."""
     shown = exhibits()[name]
     return results_page.section(name, shown, type(sweep)(shown.config, shown.config, task_of(name), "", runs), CONFIGS)

@@ -20,7 +20,7 @@ from hflray.experiment import Experiment
 from hflray.experiment.record import PlannedRound
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.report.exports import content_of, files_of, read_exhibit, records_of
-from hflray.report.runs import Run
+from hflray.report.runs import RunRecord
 from hflray.scheduling import DeviceHistory, build_scheduler, choose_devices_and_edges, configured_scheduler
 from hflray.scheduling.joint_cost import JointCost
 from hflray.support.arrays import IntArray
@@ -183,7 +183,7 @@ def test_a_restored_scheduler_goes_on() -> None:
     assert np.bincount(first[0] // 4).tolist() == [1, 2]
 
 
-def exported(sweep: str, **settings: Any) -> Run:
+def exported(sweep: str, **settings: Any) -> RunRecord:
     """Return the exported run of joint_cost with local search and these settings; of several seeds, that of seed 0."""
     settings = {"seed": 0, "assignment.name": "local_search"} | settings
     (run,) = (
@@ -194,7 +194,7 @@ def exported(sweep: str, **settings: Any) -> Run:
     return run
 
 
-def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
+def replayed(run: RunRecord, clusters: IntArray | None) -> Iterator[PlannedRound]:
     """Plan the rounds of a run again, without training; the clusters are trained if they are not given."""
     experiment = Experiment(run.config)
     experiment.clusters = experiment.cluster() if clusters is None else clusters
@@ -206,7 +206,7 @@ def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
         yield plan
 
 
-def assert_planned_again(run: Run) -> None:
+def assert_planned_again(run: RunRecord) -> None:
     """Assert that the rounds of a run without a table of devices, planned again, have its totals."""
     totals = np.cumsum([plan.cost.objective for plan in replayed(run, None)])
     np.testing.assert_allclose(totals, run.rounds[metrics.TOTAL_OBJECTIVE], rtol=1e-9)

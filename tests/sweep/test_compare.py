@@ -35,7 +35,6 @@ from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
 from tests.servers import mlflow_server
 from tests.support.terminal import rendering as wide
 from tests.support.terminal.rendering import WIDTHS, check_whole
-from tests.tune.test_cli import call
 
 COLUMNS = [row.name for row in metrics.rows("training") if row.short]
 
@@ -106,17 +105,6 @@ def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_different_trials_have_different_names_in_eighty_columns() -> None:
-    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5}
-    names = [f"synthetic-H4-λ1-fedavg-geographic-s{seed}" for seed in (0, 1)]
-    for shown in (values, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: 4.5, metrics.TOTAL_DELAY_S: 4.1}):
-        text = render([Outcome(name, 2, shown, ended=True) for name in names])
-        rows = [line.split()[0] for line in text.splitlines() if "50.0%" in line]
-        assert len(set(rows)) == 2
-        assert [row[-1] for row in rows] == ["0", "1"]
-        assert max(map(len, text.splitlines())) <= 80
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_closing_table_is_whole_at_any_width(width) -> None:
     values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5, metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6}
@@ -137,39 +125,6 @@ def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> 
     text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5}, ended=True, stopped="asha after round 3")])
     assert "3 ⊣" in text
     assert "⊣ stopped early" in text
-
-
-def test_a_trial_that_has_not_ended_is_marked() -> None:
-    assert "3 …" in render([Outcome("a", 3, {metrics.ACCURACY: 0.5})])
-    assert "0 …" in render([Outcome("not yet begun")])
-
-
-def test_the_target_has_a_column_once_a_trial_reached_it() -> None:
-    text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5, metrics.ROUNDS_TO_TARGET: 3.0}), Outcome("b", 9, {})])
-    assert "to target" in text
-
-
-def test_the_clustering_task_has_its_own_columns() -> None:
-    text = render([Outcome("a", 0, {metrics.CLUSTERING_ARI: 1.0, metrics.CLUSTERING_DELAY_S: 3.1})], "clustering")
-    assert "1.000" in text
-    assert "3.10" in text
-    assert "accuracy" not in text
-
-
-def test_the_task_that_trains_an_assigner_has_its_own_columns() -> None:
-    values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
-    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)], "learning")
-    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
-    assert heads == ["trial", "steps", "return", "agree", "/HFEL-300"]
-    assert row == ["a", "60000", "18.6", "72.3%", "0.988"]
-
-
-def test_a_metric_whose_row_has_a_short_heading_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = metrics.Metric("round/heat", "Heat", "J", "round", scale=0.001, format="{:.2f}", short="heat kJ")
-    monkeypatch.setitem(metrics.METRICS, row.name, row)
-    text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, row.name: 1234.0}, ended=True)])
-    assert "heat kJ" in text
-    assert "1.23" in text
 
 
 def test_a_metric_of_the_users_own_is_the_first_column() -> None:
@@ -267,22 +222,6 @@ def test_open_shows_the_charts_if_a_server_with_the_sweep_answers(database, pass
     assert open_charts(folder, "7", "aa") == reason  # no server any more
 
 
-SIX = """
-name: six
-experiment:
-  max_rounds: 3
-  data: {name: synthetic, samples_per_device: [20, 40]}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {name: fedavg}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 1, batch_size: 16, backend: serial}
-sweep:
-  scheduling.num_scheduled: {grid: [4, 8]}
-  cost.delay_weight: {grid: [0.1, 1, 10]}
-"""
-DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.data && plot.data.length)"
-
-
 # The charts that MLflow's page of runs shows: the title, and the name and the number of points of each line. The page
 # draws each run's line twice, and a shade around a group's.
 CARDS = """[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')].map(card => {
@@ -300,69 +239,32 @@ def charts_of(page: Page, drawn: int) -> dict[str, list[tuple[str, int]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
-def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
-    """Open the printed addresses of a real sweep on a real MLflow server in a real browser."""
-    with mlflow_server(tmp_path) as server:
-        (tmp_path / "six.yaml").write_text(SIX)
-        done = call("six.yaml", "--tracking-uri", server.uri, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        # Another sweep in the same experiment.
-        tracker = Tracker(server.uri, "hflray", "other-1", tmp_path / "other-1")
-        tracker.start("other", "other", small_config(), {})
-        for number in (1, 2, 3):
-            tracker.round("other", number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number})
-        tracker.finish("other")
-        assert tracker.close()
-        address = dict(line.split(": ", 1) for line in map(str.strip, done.stdout.splitlines()) if "/#/" in line)
-        names = sorted(f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 1, 10))
-        with Page() as page:
-            # The first address has the charts of this sweep, and none of the other sweep in the experiment.
-            assert list(address) == ["charts", "compare"]
-            page.open(address["charts"])
-            charts = charts_of(page, 1)
-            page.screenshot(tmp_path / "charts.png")
-            drawn = {line for lines in charts.values() for line in lines}
-            assert {(run, 3) for run in names} <= drawn, charts
-            assert not [name for name, _ in drawn if "geographic" not in name], charts
-
-            page.open(address["compare"])
-            assert page.wait_for(f"{DRAWN}.length")
-            page.screenshot(tmp_path / "compare.png")
-            # The parallel coordinates have a line for every run, through the swept settings and the accuracy.
-            axes = page.evaluate(f"{DRAWN}.flatMap(plot => plot.data[0].dimensions.map(d => [d.label, d.values]))")
-            values = dict(axes)
-            assert values["cost.delay_weight"] == [0.1, 1, 10, 0.1, 1, 10]
-            assert values["scheduling.num_scheduled"] == [4, 4, 4, 8, 8, 8]
-            assert all(0 < accuracy < 1 for accuracy in values[metrics.ACCURACY])
-            assert len(values[metrics.ACCURACY]) == 6
-            cells = page.evaluate("[...document.querySelectorAll('td, th')].map(cell => cell.innerText)")
-            assert set(names) <= set(cells)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
-def test_the_pages_of_mlflow_execute_no_name(tmp_path: Path) -> None:
-    """Names, tags, parameters and errors that are scripts are shown as text on a real server in a real browser."""
+def test_the_pages_of_mlflow_show_every_run_of_a_sweep_and_execute_no_name(tmp_path: Path) -> None:
+    """Open the printed addresses on a real MLflow server in a real browser; names, tags and errors are scripts."""
     with mlflow_server(tmp_path) as server:
-        tracker = Tracker(server.uri, SCRIPT, "sweep", tmp_path / "sweep")
+        folder = folder_of(tmp_path, server.uri)
         data = f"data.name='{IMAGE}.npz'"
-        for key, name in (("a", SCRIPT), ("b", IMAGE)):
-            tracker.start(key, name, small_config(data), {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)})
-            tracker.round(key, 1, {metrics.ACCURACY: 0.5})
-            tracker.finish(key, error=SCRIPT)
-        assert tracker.close()
-        ids, experiment = tracker.run_ids(), str(tracker.experiment_id)
-        pages = [
-            f"{server.uri}/#/experiments/{experiment}/runs",
-            f"{server.uri}/#/experiments/{experiment}/runs/{ids[0]}",
-            comparison_url(experiment, ids, server.uri),
-        ]
-        with Page() as browser:
-            browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
-            for address in pages:
-                browser.open(address)
-                assert browser.wait_for(f"document.body && document.body.innerText.includes({json.dumps(SCRIPT)})")
-                assert browser.evaluate("typeof alerted") == "undefined"
+        for sweep, names in ((folder.path.name, (SCRIPT, IMAGE)), ("other-1", ("other",))):
+            tracker = Tracker(server.uri, "tests", sweep, tmp_path / sweep)
+            for name in names:
+                tags = {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)}
+                tracker.start(name, name, small_config(data), tags)
+                for number in (1, 2, 3):
+                    tracker.round(name, number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number})
+                tracker.finish(name, error=SCRIPT)
+            assert tracker.close()
+            if sweep == folder.path.name:
+                lines = comparison_lines(folder, tracker.experiment_id, tracker.run_ids())
+        charts_page, compare_page = (line.split(": ", 1)[1] for line in lines)
+        with Page() as page:
+            page.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
+            page.open(charts_page)
+            drawn = {line for chart in charts_of(page, 1).values() for line in chart}
+            assert {(run, 3) for run in (SCRIPT, IMAGE)} <= drawn
+            assert not [name for name, _ in drawn if name == "other"]
+            page.open(compare_page)
+            for name in (SCRIPT, IMAGE):
+                assert page.wait_for(f"document.body && document.body.innerText.includes({json.dumps(name)})")
+            assert page.evaluate("typeof alerted") == "undefined"

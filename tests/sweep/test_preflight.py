@@ -8,7 +8,7 @@ import re
 import pytest
 
 from hflray.errors import ConfigError, DataError
-from hflray.sweep import expand, load_sweep, preflight, with_absolute_paths, with_data_root
+from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import check_metrics, check_trials, estimate
 from tests.conftest import says
 
@@ -96,17 +96,6 @@ def test_an_estimate_grows_with_the_rounds() -> None:
         return float(amount) * {"s": 1, "min": 60, "h": 3600}[unit]
 
     assert seconds(2) < 60 < seconds(200_000)
-
-
-def test_paths_are_made_absolute(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.npz").touch()
-    file = with_absolute_paths(load_sweep(None, ["data.name=mine.npz", "data.root=here"]))
-    assert file.experiment["data"] == {"name": str(tmp_path / "mine.npz"), "root": str(tmp_path / "here")}
-    swept = with_absolute_paths(load_sweep(None, ["sweep.data.name={grid: [mine.npz, digits]}"]))
-    assert swept.sweep["data.name"].grid == [str(tmp_path / "mine.npz"), "digits"]
-    rooted = with_data_root(load_sweep(None), tmp_path)
-    assert rooted.experiment == {"data": {"root": str(tmp_path)}}
 
 
 def test_the_estimate_measures_a_bounded_part_of_the_work(monkeypatch) -> None:

@@ -19,15 +19,15 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.exports import exports, read_exhibit
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 from hflray.support.pairs import Pairs, family_p
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 FAILED = ("FAILED", "ERROR")  # runs that diverged
-Groups = dict[tuple[str, ...], dict[int, Run]]
+Groups = dict[tuple[str, ...], dict[int, RunRecord]]
 
 
-def grouped(sweep: Sweep, key: Callable[[Run], tuple[str, ...]]) -> Groups:
+def grouped(sweep: SweepRecord, key: Callable[[RunRecord], tuple[str, ...]]) -> Groups:
     """Return the runs of each setting by seed; those that still go on or were stopped are left out."""
     groups: Groups = defaultdict(dict)
     for run in sweep.runs:
@@ -36,19 +36,19 @@ def grouped(sweep: Sweep, key: Callable[[Run], tuple[str, ...]]) -> Groups:
     return dict(sorted(groups.items()))
 
 
-def accuracy(run: Run) -> float:
+def accuracy(run: RunRecord) -> float:
     """Return the accuracy after the last round in percent; minus infinity if the run diverged before it."""
     whole = len(run.rounds) == run.config.max_rounds
     return 100 * float(run.rounds[metrics.ACCURACY].iloc[-1]) if whole else -np.inf
 
 
-def gained(runs: dict[int, Run], others: dict[int, Run]) -> Pairs:
+def gained(runs: dict[int, RunRecord], others: dict[int, RunRecord]) -> Pairs:
     """Return the difference in accuracy of each seed; two runs that diverged are equal."""
     pairs = [(accuracy(runs[seed]), accuracy(others[seed])) for seed in sorted(runs) if seed in others]
     return Pairs.exact([0.0 if one == other else float(np.clip(one - other, -1e3, 1e3)) for one, other in pairs])
 
 
-def percent(runs: dict[int, Run]) -> str:
+def percent(runs: dict[int, RunRecord]) -> str:
     """Return the accuracies in words."""
     values = [accuracy(run) for run in runs.values()]
     whole = [value for value in values if np.isfinite(value)]
@@ -94,7 +94,7 @@ def _p(value: float) -> str:
     return f" ({value:.3f})" if value >= 0.001 else " (< 0.001)"
 
 
-def rules(sweep: Sweep) -> str:
+def rules(sweep: SweepRecord) -> str:
     """Return the accuracy of each rule by majority and Q, against plain SGD."""
     groups = grouped(
         sweep,
@@ -109,7 +109,7 @@ def rules(sweep: Sweep) -> str:
     return crossed(groups, names, "sgd", ("majority", "Q"))
 
 
-def faulty(sweep: Sweep) -> str:
+def faulty(sweep: SweepRecord) -> str:
     """Return the accuracy of each aggregator by what a fifth of the devices sends, against the mean."""
     groups = grouped(
         sweep,
@@ -122,15 +122,15 @@ def faulty(sweep: Sweep) -> str:
     return crossed(groups, names, "mean", ("faulty",))
 
 
-def compression(sweep: Sweep) -> str:
+def compression(sweep: SweepRecord) -> str:
     """Return what each compressor needs to the target: whole models in units, and the others as ratios to them."""
 
-    def key(run: Run) -> tuple[str, ...]:
+    def key(run: RunRecord) -> tuple[str, ...]:
         section = run.config.compression.device
         options = " ".join(f"{value:g}" for value in section.options.values())
         return run.config.allocation.method, f"{section.name} {options}".strip()
 
-    def needs(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs:
+    def needs(runs: dict[int, RunRecord], others: dict[int, RunRecord], metric: str) -> Pairs:
         seeds = sorted(set(runs) & set(others))
         ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
         reached = [[at_target(each[seed]) for seed in seeds] for each in (runs, others)]
@@ -175,12 +175,12 @@ def ratio(pairs: Pairs, p: float) -> str:
     return (f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}") + _p(p)
 
 
-def at_target(run: Run) -> bool:
+def at_target(run: RunRecord) -> bool:
     """Return whether the run ended at its target."""
     return bool(run.rounds[metrics.ACCURACY].iloc[-1] >= run.config.target_accuracy)
 
 
-def privacy(sweep: Sweep) -> str:
+def privacy(sweep: SweepRecord) -> str:
     """Return ε and accuracy by H and noise, against the runs without privacy."""
     groups = grouped(
         sweep,
@@ -218,7 +218,7 @@ QUESTIONS = {
 }
 
 
-def print_tables(questions: dict[str, Callable[[Sweep], str]], about: str) -> None:
+def print_tables(questions: dict[str, Callable[[SweepRecord], str]], about: str) -> None:
     """Print the tables of the exports that a question is asked of; `about` describes the command."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=RESULTS, help="the exports")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hflray.sweep import expand, load_sweep
-from hflray.sweep.preflight import Checked
+from hflray.sweep.preflight import CheckedTrials
 from hflray.tracking import Tracker
 from hflray.tune import callback as module
 from hflray.tune.callback import SweepCallback
@@ -68,7 +68,7 @@ def told(tmp_path, diary) -> Iterator[tuple[SweepCallback, Screen, Any]]:
     folder: Any = SimpleNamespace(
         file=file, path=tmp_path, place=str(tmp_path), resume_command="hflray tune --resume x"
     )
-    yield SweepCallback(folder, Checked(), screen, tracker, stop), screen, trial  # type: ignore[arg-type]
+    yield SweepCallback(folder, CheckedTrials(), screen, tracker, stop), screen, trial  # type: ignore[arg-type]
     tracker.close(0.1)
 
 

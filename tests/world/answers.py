@@ -18,7 +18,7 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.exports import exports, read_exhibit
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import RunRecord, SweepRecord
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 RATE, NOTICED, ONCE = "world.dropout.rate_per_s", "world.dropout.noticed_after_s", "assignment.once"
@@ -43,7 +43,7 @@ class Ends(NamedTuple):
     joules_to: float
 
 
-def ends_of(run: Run) -> Ends:
+def ends_of(run: RunRecord) -> Ends:
     """Return what a run needed."""
     table = run.rounds
     last, reached = table.iloc[-1], table[table[metrics.ACCURACY] >= TARGET]
@@ -54,7 +54,7 @@ def ends_of(run: Run) -> Ends:
     return Ends(100 * last[metrics.ACCURACY], *needed)
 
 
-def value(run: Run, key: str) -> str:
+def value(run: RunRecord, key: str) -> str:
     """Return a setting of a run by its dotted key."""
     found = run.config.model_dump(mode="json")
     for part in key.split("."):
@@ -76,7 +76,7 @@ def ratio(pairs: list[tuple[float, float]]) -> str:
     return f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
 
 
-def table(sweep: Sweep) -> str:
+def table(sweep: SweepRecord) -> str:
     """Return a sweep's table."""
     keys, reference = QUESTIONS[sweep.name]
     groups: dict[tuple[str, ...], dict[int, Ends]] = defaultdict(dict)

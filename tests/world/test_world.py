@@ -10,8 +10,7 @@ import pytest
 from hflray import metrics
 from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
-from hflray.report.detail import Replay
-from hflray.report.explain import sentences
+from hflray.report.detail import Replay, sentences
 from hflray.support import checkpoint
 from tests.world.living import as_run, living, results
 

@@ -105,30 +105,32 @@ def divide(delays: FloatArray) -> tuple[np.ndarray, float]:
     count = delays.shape[2]
     best, chosen = np.inf, np.zeros(count, dtype=np.bool_)
     for number in range(count + 1):
-        one, other = delays[0, number], delays[1, count - number]
+        first_s, second_s = delays[0, number], delays[1, count - number]
         # All thresholds that can decide, sorted; the least one that leaves a device a place is found by bisection.
-        levels = np.unique(np.concatenate([one if number else one[:1], other if count - number else other[:1]]))
+        levels = np.unique(
+            np.concatenate([first_s if number else first_s[:1], second_s if count - number else second_s[:1]])
+        )
         low, high = 0, len(levels)
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if _fits(one, other, number, levels[middle]) else (middle + 1, high)
+            low, high = (low, middle) if _fits(first_s, second_s, number, levels[middle]) else (middle + 1, high)
         if low < len(levels) and levels[low] < best:
             best = float(levels[low])
-            must = other > best
-            free = np.flatnonzero(~must & (one <= best))
+            must = second_s > best
+            free = np.flatnonzero(~must & (first_s <= best))
             chosen = must.copy()
             chosen[free[: number - int(must.sum())]] = True
     return chosen, best
 
 
-def _fits(one: FloatArray, other: FloatArray, number: int, level: float) -> bool:
+def _fits(first_s: FloatArray, second_s: FloatArray, number: int, level: float) -> bool:
     """Return whether `number` devices can go to the first edge, so that no device is slower than `level`, s."""
-    late_here, late_there = one > level, other > level
+    late_here, late_there = first_s > level, second_s > level
     if number == 0:  # the first edge is empty, and its delay is its hop
-        return bool(one[0] <= level and not late_there.any())
-    if number == len(one):
-        return bool(other[0] <= level and not late_here.any())
-    return bool(not (late_here & late_there).any() and late_there.sum() <= number <= len(one) - late_here.sum())
+        return bool(first_s[0] <= level and not late_there.any())
+    if number == len(first_s):
+        return bool(second_s[0] <= level and not late_here.any())
+    return bool(not (late_here & late_there).any() and late_there.sum() <= number <= len(first_s) - late_here.sum())
 
 
 def slowness_s(delays: FloatArray, plan: IntArray) -> FloatArray:

@@ -1,26 +1,36 @@
-"""Tables that lose nothing on a narrow terminal, and that are as wide as they need in a log file.
+"""The one kind of table: of texts, for a terminal or a log file, a page, Markdown and LaTeX.
 
-A table is laid out when it is printed. If it is wider than the output, these means are tried one after the other: one
-space between columns instead of three, headings on several lines, each row's name on a line of its own, and at last
-several tables below each other, which repeat the names. Columns therefore stand in the order of their importance. A
-text that is still too long continues on the next line, after a space or a sign such as ``-``.
+On a terminal a table is laid out when it is printed, and loses nothing where it is narrow; in a log file it is as wide
+as it needs. If it is wider than the output, these means are tried one after the other: one space between columns
+instead of three, headings on several lines, each row's name on a line of its own, and at last several tables below each
+other, which repeat the names. Columns therefore stand in the order of their importance. A text that is still too long
+continues on the next line, after a space or a sign such as ``-``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
+from hflray.support.text import as_markdown_cell
+
 MARGIN = 1  # spaces before every line
 INDENT = 2  # further spaces before a row whose name stands on a line of its own
 WIDE_GAP, GAP = 3, 1  # spaces between columns
 LONG_NAME = 16  # a longer name may stand on a line of its own
+MISSING = "–"
 _PIECES = re.compile(r"[^\s\-/,;]*[\s\-/,;]+|[^\s\-/,;]+")
+# The characters that LaTeX reads as commands, and those of our labels that pdfLaTeX cannot typeset.
+_LATEX = str.maketrans({
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": r"\textbackslash ", "~": r"\textasciitilde ",
+    "^": r"\textasciicircum ", "±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--",
+    "…": r"\dots{}", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": "$<$", ">": "$>$",
+})  # fmt: skip
 
 
 def fold(text: str, width: int) -> list[str]:
@@ -37,15 +47,104 @@ def fold(text: str, width: int) -> list[str]:
     return [*lines, line.rstrip()]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column.
+@dataclass
+class TextTable:
+    """A table of texts. Rich prints it, and ``page.html`` of a report shows it by its headings and rows.
 
     Attributes:
-        heading: its heading; a heading of several words may take several lines.
-        cells: its texts, one for each row.
-        right: whether the texts are aligned to the right.
+        title: the line above it; empty: none.
+        headings: the headings; the first column has the rows' names.
+        rows: for each row, a text for each heading.
+        align: ``l`` or ``r`` for each of the first columns; the others are aligned to the right.
+        caption: the line below it; empty: none.
+        bold: the numbers of the rows in bold.
     """
+
+    title: str
+    headings: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    align: str = "l"
+    caption: str = ""
+    bold: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, records: Sequence[Mapping[str, str]], title: str = "", align: str = "l", caption: str = ""
+    ) -> TextTable:
+        """Return the table of records, whose keys are the headings; a dash stands where a record lacks a key."""
+        headings = list(dict.fromkeys(heading for record in records for heading in record))
+        rows: list[Sequence[str]] = [[record.get(heading, MISSING) for heading in headings] for record in records]
+        return cls(title, headings, rows, align, caption)
+
+    @property
+    def records(self) -> list[dict[str, str]]:
+        """The rows by their headings."""
+        return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
+
+    def __getitem__(self, heading: str) -> list[str]:
+        """Return the cells below a heading."""
+        return [row[list(self.headings).index(heading)] for row in self.rows]
+
+    def __contains__(self, heading: str) -> bool:
+        return heading in self.headings
+
+    def without(self, headings: Sequence[str]) -> TextTable:
+        """Return the table without some of its columns."""
+        numbers = [number for number, heading in enumerate(self.headings) if heading not in headings]
+        rows: list[Sequence[str]] = [[row[number] for number in numbers] for row in self.rows]
+        return replace(self, headings=[self.headings[number] for number in numbers], rows=rows)
+
+    @property
+    def _letters(self) -> str:
+        return self.align.ljust(len(self.headings), "r")
+
+    def add_row(self, *cells: str, bold: bool = False) -> None:
+        """Add a row."""
+        if bold:
+            self.bold.add(len(self.rows))
+        self.rows.append(cells)
+
+    def markdown(self) -> str:
+        """Return the table as Markdown without title and caption; what cells hold of Markdown and HTML is escaped."""
+        head, *rows = (f"| {' | '.join(map(as_markdown_cell, cells))} |" for cells in (self.headings, *self.rows))
+        rule = "".join("|---" if letter == "l" else "|--:" for letter in self._letters) + "|"
+        return "\n".join([head, rule, *rows]) + "\n"
+
+    def latex(self) -> str:
+        """Return the table as LaTeX for the package booktabs, with its caption; special characters are escaped."""
+        head, *rows = (rf"{' & '.join(map(_latex, cells))} \\" for cells in (self.headings, *self.rows))
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.caption)}}}"]
+        body = [rf"\begin{{tabular}}{{{self._letters}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
+        return "\n".join([*begin, *body, r"\end{tabular}", r"\end{table}", ""])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield from _text(self.title, "table.title", options.max_width)
+        columns = [
+            _Column(heading, [row[number] for row in self.rows], letter == "r")
+            for number, (heading, letter) in enumerate(zip(self.headings, self._letters, strict=True))
+        ]
+        for part in _parts(columns, options.max_width - MARGIN):
+            yield Text("")
+            for line, number in part.lines():
+                style = "bold" if number is None or number in self.bold else ""
+                yield Text(" " * MARGIN + line, style=style, no_wrap=True, overflow="ignore")
+        yield Text("")
+        yield from _text(self.caption, "table.caption", options.max_width)
+
+
+def _latex(text: str) -> str:
+    """Return a text as LaTeX on one line, because a caption and a cell cannot hold an empty one."""
+    return " ".join(text.split()).translate(_LATEX)
+
+
+def _text(text: str, style: str, width: int) -> Iterator[Text]:
+    for line in fold(text, width) if text else ():
+        yield Text(line, style=style, no_wrap=True, overflow="ignore")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A heading, a text for each row, and whether the texts are aligned to the right."""
 
     heading: str
     cells: list[str]
@@ -68,53 +167,7 @@ class Column:
 
 
 @dataclass
-class Table:
-    """A table to print with Rich.
-
-    Attributes:
-        title: the line above it; empty: none.
-        headings: the headings; the first column has the rows' names.
-        rows: for each row, a text for each heading.
-        left: the number of columns, from the first, that are aligned to the left; the others are aligned to the right.
-        caption: the line below it; empty: none.
-        bold: the numbers of the rows in bold.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: list[Sequence[str]] = field(default_factory=list)
-    left: int = 1
-    caption: str = ""
-    bold: set[int] = field(default_factory=set)
-
-    def add_row(self, *cells: str, bold: bool = False) -> None:
-        """Add a row."""
-        if bold:
-            self.bold.add(len(self.rows))
-        self.rows.append(cells)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield from _text(self.title, "table.title", options.max_width)
-        columns = [
-            Column(heading, [row[number] for row in self.rows], number >= self.left)
-            for number, heading in enumerate(self.headings)
-        ]
-        for part in _parts(columns, options.max_width - MARGIN):
-            yield Text("")
-            for line, number in part.lines():
-                style = "bold" if number is None or number in self.bold else ""
-                yield Text(" " * MARGIN + line, style=style, no_wrap=True, overflow="ignore")
-        yield Text("")
-        yield from _text(self.caption, "table.caption", options.max_width)
-
-
-def _text(text: str, style: str, width: int) -> Iterator[Text]:
-    for line in fold(text, width) if text else ():
-        yield Text(line, style=style, no_wrap=True, overflow="ignore")
-
-
-@dataclass
-class _Part:
+class _Beside:
     """Columns beside each other.
 
     Attributes:
@@ -125,10 +178,10 @@ class _Part:
         width: the width of the output.
     """
 
-    columns: Sequence[Column]
+    columns: Sequence[_Column]
     widths: list[int]
     gap: int
-    above: Column | None
+    above: _Column | None
     width: int
 
     def lines(self) -> Iterator[tuple[str, int | None]]:
@@ -138,7 +191,7 @@ class _Part:
             yield self.above.heading, None
         headings = [_words(column.heading, width) for column, width in zip(self.columns, self.widths, strict=True)]
         height = max(map(len, headings))
-        for line in self._beside([[""] * (height - len(heading)) + heading for heading in headings]):
+        for line in self._lines([[""] * (height - len(heading)) + heading for heading in headings]):
             yield indent + line, None
         lengths = [len(indent) + sum(self.widths) + self.gap * (len(self.widths) - 1)]
         if self.above:
@@ -149,10 +202,10 @@ class _Part:
                 for line in fold(self.above.cells[number], self.width):
                     yield line, number
             cells = [fold(column.cells[number], width) for column, width in zip(self.columns, self.widths, strict=True)]
-            for line in self._beside(cells):
+            for line in self._lines(cells):
                 yield indent + line, number
 
-    def _beside(self, cells: list[list[str]]) -> Iterator[str]:
+    def _lines(self, cells: list[list[str]]) -> Iterator[str]:
         for number in range(max(map(len, cells))):
             texts = [
                 column.put(lines[number] if number < len(lines) else "", width)
@@ -172,51 +225,40 @@ def _words(heading: str, width: int) -> list[str]:
     return [part for line in lines for part in fold(line, width)]
 
 
-def _fitted(columns: Sequence[Column], width: int, above: Column | None = None) -> _Part | None:
-    """Return the columns beside each other in `width` characters, or None if they do not fit."""
+def _fitted(columns: Sequence[_Column], width: int, above: _Column | None = None) -> tuple[_Beside, bool]:
+    """Return the columns beside each other in `width` characters, and whether they fit; if not, the last is cut."""
     room = width - (INDENT if above else 0)
     for gap in (WIDE_GAP, GAP):
-        spaces = gap * (len(columns) - 1)
-        if sum(column.widest for column in columns) + spaces <= room:
-            return _Part(columns, [column.widest for column in columns], gap, above, width)
+        widths = [column.widest for column in columns]
+        if sum(widths) + gap * (len(columns) - 1) <= room:
+            return _Beside(columns, widths, gap, above, width), True
     widths = [column.narrowest for column in columns]
-    spare = room - sum(widths) - spaces
-    if spare < 0:
-        return None
+    spare = missing = room - sum(widths) - GAP * (len(columns) - 1)
     for number, column in enumerate(columns):
         if column.widest - widths[number] <= spare:
             spare -= column.widest - widths[number]
             widths[number] = column.widest
-    return _Part(columns, widths, GAP, above, width)
+    widths[-1] = max(1, widths[-1] + min(0, missing))
+    return _Beside(columns, widths, GAP, above, width), missing >= 0
 
 
-def _parts(columns: Sequence[Column], width: int) -> list[_Part]:
+def _parts(columns: Sequence[_Column], width: int) -> list[_Beside]:
     """Lay the columns out in one part or in several parts below each other."""
-    whole = _fitted(columns, width)
-    if whole is not None or len(columns) == 1:
-        return [whole or _squeezed(columns, width)]
+    whole, fits = _fitted(columns, width)
+    if fits or len(columns) == 1:
+        return [whole]
     names, *values = columns
     long = names.narrowest > LONG_NAME
-    if long and (whole := _fitted(values, width, names)) is not None:
+    whole, fits = _fitted(values, width, names)
+    if long and fits:
         return [whole]
     above = names if long or names.narrowest + GAP + max(column.narrowest for column in values) > width else None
     beside = [] if above else [names]
-    parts: list[_Part] = []
-    chosen: list[Column] = []
+    parts: list[_Beside] = []
+    chosen: list[_Column] = []
     for column in values:
-        if chosen and _fitted([*beside, *chosen, column], width, above) is None:
-            parts.append(_squeezed([*beside, *chosen], width, above))
+        if chosen and not _fitted([*beside, *chosen, column], width, above)[1]:
+            parts.append(_fitted([*beside, *chosen], width, above)[0])
             chosen = []
         chosen.append(column)
-    return [*parts, _squeezed([*beside, *chosen], width, above)]
-
-
-def _squeezed(columns: Sequence[Column], width: int, above: Column | None = None) -> _Part:
-    """Return the columns beside each other; if they do not fit, the last one gets the remaining width."""
-    fitted = _fitted(columns, width, above)
-    if fitted is not None:
-        return fitted
-    room = width - (INDENT if above else 0)
-    widths = [column.narrowest for column in columns]
-    widths[-1] = max(1, room - sum(widths[:-1]) - GAP * (len(widths) - 1))
-    return _Part(columns, widths, GAP, above, width)
+    return [*parts, _fitted([*beside, *chosen], width, above)[0]]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hflray.errors import ConfigError, nearest
-from hflray.sweep.tasks.assignment import AssignmentTask
-from hflray.sweep.tasks.base import Job, Progress, Result, Saved, Shown, Task
-from hflray.sweep.tasks.clustering import ClusteringTask
+from hflray.sweep.tasks.base import Job, Result, Saved, Shown, Task, TrialProgress
 from hflray.sweep.tasks.experiment import ExperimentTask
-from hflray.sweep.tasks.train_assigner import TrainAssignerTask
-from hflray.sweep.tasks.train_scheduler import TrainSchedulerTask
+from hflray.sweep.tasks.learning import TrainAssignerTask, TrainSchedulerTask
+from hflray.sweep.tasks.studies import AssignmentTask, ClusteringTask
 
-__all__ = ["DEFAULT", "TASKS", "Job", "Progress", "Result", "Saved", "Shown", "Task", "find_task", "tasks_where"]
+__all__ = ["DEFAULT", "TASKS", "Job", "Result", "Saved", "Shown", "Task", "TrialProgress", "find_task", "tasks_where"]
 
 TASKS: dict[str, Task] = {
     task.name: task

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -154,7 +154,7 @@ def restore(job: Job, load: Callable[[Path], None]) -> tuple[Saved | None, list[
 Results = Generator[Result, None, None]  # an iterator that can be closed
 
 
-class Progress(NamedTuple):
+class TrialProgress(NamedTuple):
     """The progress of a trial: `done` of `total`, both in `unit`, and a line of `text`. A total of 0 is unknown."""
 
     done: int
@@ -192,7 +192,7 @@ class Shown:
         until: a sentence that says up to which step costs are counted. It may be empty.
         explorable: whether the report offers a view of each round with its devices and their costs.
         table: the table of `hflray.metrics` whose rows make the summary, the closing table and the bars.
-        figures: the names of the task's figures in `hflray.report.figures`, in order.
+        figures: the task's figures, registered names or references by the stem of their file.
     """
 
     step_label: str = "Round"
@@ -205,7 +205,7 @@ class Shown:
     until: str = ""
     explorable: bool = False
     table: metrics.Table = "training"
-    figures: tuple[str, ...] = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Task(ABC):
@@ -221,7 +221,6 @@ class Task(ABC):
         saves: whether a trial saves states to continue from.
         consecutive: whether the steps of a trial are 1, 2, 3 and so on, so that a missing one is noticed.
         product: a file of the last state that is kept in the sweep's folder; None if there is no such file.
-        keeps_history: whether the closing table needs the metrics of every step. The driver then keeps them in memory.
         learns: the section of the settings of what it learns, ``learning`` or ``agent``, which is logged with every
             run; empty if the task learns nothing.
         shown: how a report shows the results.
@@ -235,7 +234,6 @@ class Task(ABC):
     saves: ClassVar[bool] = False
     consecutive: ClassVar[bool] = True
     product: ClassVar[Product | None] = None
-    keeps_history: ClassVar[bool] = False
     learns: ClassVar[str] = ""
     shown: ClassVar[Shown] = Shown()
 
@@ -290,11 +288,11 @@ class Task(ABC):
         """Return the final count of `progress`, or 0 if it is unknown."""
         return self.steps(config)
 
-    def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
+    def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> TrialProgress:
         """Return the progress of a trial after a result with the metrics `values`."""
         main = [f"{row.short} {row.text(values[row.name])}, " for row in metrics.main_of(values)]
         text = f"{''.join(main)}objective {_objective_text(values)}"
-        return Progress(step, self.total(config), "round", text)
+        return TrialProgress(step, self.total(config), "round", text)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:
         """Return the parts of a trial's name, in order, by the dotted key of the setting that each part shows.

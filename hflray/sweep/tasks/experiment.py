@@ -28,7 +28,7 @@ class ExperimentTask(Task):
     saves = True
     shown = Shown(
         front=True, until="Up to the target accuracy, or the last round.", explorable=True,
-        figures=(metrics.ACCURACY, "cost", "pareto"),
+        figures={metrics.ACCURACY: "curves", "cost": "cost_bars", "pareto": "pareto"},
     )  # fmt: skip
 
     def run(self, job: Job) -> Results:
@@ -70,7 +70,7 @@ def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
     parts = method.parts()
     num_devices, num_edges = config.fleet.num_devices, config.fleet.num_edges
     started = (*parts.rule.start(numbers, num_edges).values(), *parts.cloud.start(numbers).values())
-    states = sum(np.asarray(each).nbytes for each in started)
+    states = sum(np.asarray(array).nbytes for array in started)
     releases = 8 * num_devices if method.privacy is not None else 0
     clock, fetched = config.clock.cloud.asynchronous, 0
     if clock is not None:

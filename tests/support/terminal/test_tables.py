@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from hflray.support.terminal.output import WIDE
-from hflray.support.terminal.tables import Table, fold
+from hflray.support.terminal.tables import TextTable, fold
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 HEADINGS = ["trial", "rounds", "accuracy", "to target", "objective", "delay s", "energy J", "MB"]
 ROW = ["91.2%", "12", "12,345.6", "1,321.9", "4,321.0", "64"]
-SHORT = Table("closing", HEADINGS, [["first", "5", *ROW], ["second", "12", *ROW]])
+SHORT = TextTable("closing", HEADINGS, [["first", "5", *ROW], ["second", "12", *ROW]])
 LONG_NAMES = [f"fashion_mnist-H{h}-λ1-ikc-d3qn-s0-target_accuracy=0.875" for h in (10, 100)]
-LONG = Table("closing", HEADINGS, [[name, "5", *ROW] for name in LONG_NAMES], caption="a caption")
+LONG = TextTable("closing", HEADINGS, [[name, "5", *ROW] for name in LONG_NAMES], caption="a caption")
 
 
-def lines_of(table: Table, width: int) -> list[str]:
+def lines_of(table: TextTable, width: int) -> list[str]:
     return [line for line in render(table, width).splitlines() if line.strip()]
 
 
@@ -74,7 +74,7 @@ def test_columns_that_do_not_fit_stand_below_with_the_names_again() -> None:
 
 
 def test_a_row_may_be_bold_and_columns_aligned_to_the_left() -> None:
-    table = Table("", ["a", "b", "c"], left=2)
+    table = TextTable("", ["a", "b", "c"], align="ll")
     table.add_row("1", "x", "3", bold=True)
     table.add_row("10", "yy", "30")
     assert lines_of(table, 40)[-2:] == [" 1    x     3", " 10   yy   30"]
@@ -103,7 +103,7 @@ names = st.text("abc-_19", min_size=1, max_size=70)
     width=st.integers(24, 120),
 )
 def test_every_table_fits_and_shows_every_cell(rows, width: int) -> None:
-    table = Table("", ["trial", "round/objective", "delay s"], [list(row) for row in rows])
+    table = TextTable("", ["trial", "round/objective", "delay s"], [list(row) for row in rows])
     text = render(table, width)
     assert max((cell_len(line) for line in text.splitlines()), default=0) <= width
     for row in rows:

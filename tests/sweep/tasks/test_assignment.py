@@ -8,7 +8,7 @@ from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.experiment.study import run_study
 from hflray.sweep.tasks import Job
-from hflray.sweep.tasks.assignment import AssignmentTask, assigner_label
+from hflray.sweep.tasks.studies import AssignmentTask, assigner_label
 
 TASK = AssignmentTask()
 

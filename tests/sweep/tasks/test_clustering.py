@@ -5,7 +5,7 @@ from __future__ import annotations
 from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.sweep.tasks import Job
-from hflray.sweep.tasks.clustering import ClusteringTask
+from hflray.sweep.tasks.studies import ClusteringTask
 from tests.conftest import small_config
 
 

@@ -16,7 +16,7 @@ from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, Result, Saved
-from hflray.sweep.tasks.train_assigner import SMALL, TrainAssignerTask
+from hflray.sweep.tasks.learning import SMALL_LEARNING, TrainAssignerTask
 from hflray.tune import cli
 
 FILE = Path(__file__).parents[3] / "tune_configs" / "fig5_assigner_learning.yaml"
@@ -72,7 +72,7 @@ def test_a_sweep_writes_policies_and_curves(tmp_path, monkeypatch, ray_session) 
 
 
 def test_a_run_without_tune_saves_its_final_state_and_continues_from_it(tmp_path) -> None:
-    small = {**SMALL, "env_steps": 1000, "cache": str(tmp_path / "fleets")}
+    small = {**SMALL_LEARNING, "env_steps": 1000, "cache": str(tmp_path / "fleets")}
     settings = ["checkpoint.every=0", *(f"learning.{key}={json.dumps(value)}" for key, value in small.items())]
     config = load_config(None, settings)
     results: list[Result] = []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from hflray.errors import ConfigError
 from hflray.scheduling.learned import load_scores
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, Result, Saved
-from hflray.sweep.tasks.train_scheduler import SMALL, TrainSchedulerTask
-from hflray.tune import cli
+from hflray.sweep.tasks.learning import SMALL_AGENT, TrainSchedulerTask
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -24,7 +21,7 @@ FILE = Path(__file__).parents[3] / "tune_configs" / "scheduling_agent.yaml"
 TASK = TrainSchedulerTask()
 TINY = ["fleet.num_devices=6", "fleet.num_edges=2", "scheduling.num_scheduled=2", "scheduling.num_clusters=2",
         "max_rounds=5", "assignment.name=best_gain",
-        *(f"agent.{key}={value}" for key, value in SMALL.items())]  # fmt: skip
+        *(f"agent.{key}={value}" for key, value in SMALL_AGENT.items())]  # fmt: skip
 
 
 def test_progress_counts_rounds_and_shows_the_comparison() -> None:
@@ -43,24 +40,6 @@ def test_the_shipped_sweep_learns_for_two_rewards() -> None:
         "H30-λ1-energy-load_balanced-s1",
         "H30-λ1-energy-load_balanced-s2",
     ]
-
-
-def test_a_sweep_writes_policies_and_curves(tmp_path, monkeypatch, ray_session) -> None:
-    arguments = [str(FILE), "--smoke", "--results", str(tmp_path / "results")]
-    monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert not end.value.code
-    [folder] = (path.parent for path in (tmp_path / "results").glob("*/sweep.json"))
-    [policy] = (folder / "policies").glob("*.safetensors")
-    network, card = load_scores(policy)
-    assert network.spec.width == SMALL["width"]
-    [journal] = (folder / "journal").glob("*.jsonl")
-    points = [entry for entry in map(json.loads, journal.read_text().splitlines()) if "round" in entry]
-    assert points[-1]["round"] == card["env_steps"] >= SMALL["env_steps"]
-    logged = set(points[-1]["metrics"])
-    assert {metrics.AGENT_RETURN, metrics.AGENT_LOSS, metrics.agent_metric("return", "energy_aware")} <= logged
-    assert logged <= {*metrics.OF_AGENTS, metrics.WALL_LEARN_S}
 
 
 def test_a_run_without_tune_continues_from_its_final_state(tmp_path) -> None:

@@ -1,29 +1,30 @@
-"""Task ``assignment``: the study of the paper's Figure 6. One assigner runs on many fleets, with a result for each."""
+"""Tasks that train no global model: ``assignment``, Figure 6's study, and ``clustering``, the costs of Table II."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.support.references import short
 from hflray.support.returned import is_ours
-from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task
+from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, TrialProgress
 
 if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario
 
 
 class AssignmentTask(Task):
-    """Bill the assignments of ``max_rounds`` random fleets without training (`hflray.experiment.study`)."""
+    """Bill one assigner on ``max_rounds`` random fleets, a result for each (`hflray.experiment.study`)."""
 
     name = "assignment"
     needs_data = False
     trains_devices = False
-    keeps_history = True
     shown = Shown(
         counted="fleets", repetitions="deployments", per="a round", averaged=True, curves=False, front=True,
-        table="assignment", figures=("assignment", "pareto"),
+        table="assignment", figures={"assignment": "assignment_bars", "pareto": "pareto"},
     )  # fmt: skip
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
@@ -50,6 +51,28 @@ class AssignmentTask(Task):
             "scheduling.name": "", "assignment.name": assigner_label(config), "assignment.exchanges": "",
             "assignment.polish_ms": "", "assignment.policy": "", "assignment.start": "", "allocation.coupling": "",
         }  # fmt: skip
+
+
+class ClusteringTask(Task):
+    """Train the auxiliary models of all devices, and cluster the devices (Algorithm 2). The one result is step 0."""
+
+    name = "clustering"
+    consecutive = False  # its one result is step 0
+    shown = Shown(counted=None, curves=False, table="clustering", figures={"clustering": "clustering_bars"})
+
+    def run(self, job: Job) -> Results:
+        """Yield the only result, which has step 0."""
+        with job.make(job.config) as experiment:
+            experiment.cluster()
+            yield Result(0, experiment.summary(), last=True)
+
+    def steps(self, config: ExperimentConfig) -> int:
+        """Return 1: there is one result."""
+        return 1
+
+    def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> TrialProgress:
+        """Return complete progress with the adjusted Rand index."""
+        return TrialProgress(1, 1, "round", f"ARI {values.get(metrics.CLUSTERING_ARI, 0):.3f}")
 
 
 def assigner_label(config: ExperimentConfig) -> str:

@@ -1,4 +1,4 @@
-"""hflray.reproduction.niidbench.variates: the corrections of SCAFFOLD stay short."""
+"""tests.reproduction.variates: the corrections of SCAFFOLD stay short."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from hflray.reproduction.niidbench import variates
-from hflray.reproduction.niidbench.variates import IID, ONE
+from tests.reproduction import variates
+from tests.reproduction.variates import IID, ONE
 
 
 @pytest.mark.parametrize("case", [IID, ONE])

@@ -16,8 +16,7 @@ from hflray.errors import ConfigError
 from hflray.support.files import write
 from hflray.support.terminal.app import group
 from hflray.support.terminal.output import new_console, say, waiting
-from hflray.support.terminal.tables import Table
-from hflray.support.text import as_markdown_cell
+from hflray.support.terminal.tables import TextTable
 
 References = Annotated[
     list[str] | None, typer.Argument(metavar="[MINE]...", help="Your own, such as mine.py:Mine, or a registered name.")
@@ -52,22 +51,23 @@ def assignment(
 
     Every assigner, yours and the shipped ones, gets the same fleets now. 100 fleets take about half a minute.
     """
-    from hflray.reproduction.leaderboard import assignment as board
+    from hflray.reproduction import leaderboard as board
 
     console = new_console()
-    board.contestants(references or ())  # a mistake ends the command before anything runs
-    with waiting(console, f"{5 * fleets} fleets, {len(board.SHIPPED) + len(references or ())} assigners", markdown):
-        places = board.compete(references or (), fleets)
+    board.assigners(references or ())  # a mistake ends the command before anything runs
+    with waiting(console, f"{5 * fleets} fleets, {len(board.ASSIGNERS) + len(references or ())} assigners", markdown):
+        places = board.score_assigners(references or (), fleets)
     rows = [
-        [
-            str(number), f"{place.name} *" if place.own else place.name, f"{place.objective_j:,.1f}",
-            f"{place.ratio:.3f}", f"{100 * place.gap:.1f}", f"{100 * place.worst_gap:.1f}", f"{place.time_ratio:,.0f}",
-        ]
+        {
+            "place": str(number), "assigner": f"{place.name} *" if place.own else place.name,
+            "objective, J": f"{place.objective_j:,.1f}", "× best gain": f"{place.ratio:.3f}",
+            "gap, %: median": f"{100 * place.gap:.1f}", "worst": f"{100 * place.worst_gap:.1f}",
+            "time × best gain": f"{place.time_ratio:,.0f}",
+        }
         for number, place in enumerate(places, 1)
     ]  # fmt: skip
-    headings = ["place", "assigner", "objective, J", "× best gain", "gap, %: median", "worst", "time × best gain"]
     title = f"{5 * fleets} fleets of 50 devices and 5 edges; the gap is to a proven lower bound"
-    _show(console, title, headings, rows, markdown, any(place.own for place in places))
+    _show(console, TextTable.of(rows, title, "rl"), markdown, bool(references))
     _write(json_file, [asdict(place) for place in places])
 
 
@@ -86,11 +86,11 @@ def scheduling(
     The shipped schedulers were measured once. Yours train now, ten small runs of some seconds each.
     """
     from hflray.report.labels import label_apart, pretty
-    from hflray.reproduction.leaderboard import scheduling as board
+    from hflray.reproduction import leaderboard as board
 
-    console, on_board = new_console(), board.shipped()
+    console, on_board = new_console(), board.measured()
     for name in references or ():  # a mistake ends the command before anything runs
-        board.config_of(name, 0)
+        board.scheduler_config(name, 0)
         if name in on_board:
             raise ConfigError(f"MINE: got {name}, which is on the board; give a scheduler of your own")
 
@@ -99,24 +99,20 @@ def scheduling(
             say(console, f"{name}: seed {seed} of {seeds - 1} done")
 
     labels = label_apart(references or (), [*on_board, *map(pretty, on_board)])
-    own = {label: board.run(name, board.SEEDS[:seeds], partial(tell, name)) for name, label in labels.items()}
-    places = board.compete(own, by)
+    trained = {label: board.train(name, board.SEEDS[:seeds], partial(tell, name)) for name, label in labels.items()}
+    places = board.score_schedulers(trained, by)
     rows = []
     for number, place in enumerate(places, 1):
-        row = [str(number), f"{place.name} *" if place.own else pretty(place.name)]
-        row.append(f"{place.reached} of {place.runs}")
+        name = f"{place.name} *" if place.own else pretty(place.name)
+        row = {"place": str(number), "scheduler": name, "reached": f"{place.reached} of {place.runs}"}
         for quantity in board.SPENT:
-            low, high = place.ratios[quantity]
+            median, test = place.medians[quantity], place.tests[quantity]
             form = "{:.0f}" if quantity == "rounds" else "{:,.1f}"
-            row.append(form.format(place.medians[quantity]) if place.medians[quantity] < float("inf") else "–")
-            test = f" ({place.tests[quantity]})" if place.tests[quantity] else ""
-            row.append(f"{_bounds(low, high)}{test}")
+            row[f"{quantity}, median"] = form.format(median) if median < float("inf") else "–"
+            row[f"{quantity} × IKC's"] = _bounds(*place.ratios[quantity]) + (f" ({test})" if test else "")
         rows.append(row)
-    headings = ["place", "scheduler", "reached"]
-    for quantity in board.SPENT:
-        headings += [f"{quantity}, median", f"{quantity} × IKC's"]
     title = "digits, 12 of 60 devices, 3 edges, majority 80 %, local search, to 80 % within 30 rounds"
-    _show(console, title, headings, rows, markdown, bool(own))
+    _show(console, TextTable.of(rows, title, "rl"), markdown, bool(trained))
     _write(json_file, [asdict(place) for place in places])
 
 
@@ -126,19 +122,14 @@ def _bounds(low: float, high: float) -> str:
     return f"≥ {low:.2f}" if high == float("inf") else f"{low:.2f} to {high:.2f}"
 
 
-def _show(
-    console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool, has_own: bool
-) -> None:
-    caption = "* your own" if has_own else ""
-    if not markdown:
-        # The name comes first, as in every table of ours.
-        ordered: list[Sequence[str]] = [[row[1], row[0], *row[2:]] for row in rows]
-        console.print(Table(title, [headings[1], headings[0], *headings[2:]], ordered, caption=caption))
+def _show(console: Any, table: TextTable, markdown: bool, has_own: bool) -> None:
+    """Print the places, with the place first on a page, and the name first on a terminal, as in every table of ours."""
+    if markdown:
+        say(console, table.markdown().rstrip())
         return
-    lines = ["| " + " | ".join(headings) + " |", "|--:|---|" + "--:|" * (len(headings) - 2)]
-    lines += ["| " + " | ".join(as_markdown_cell(cell) for cell in row) + " |" for row in rows]
-    for line in lines:
-        say(console, line)
+    rows: list[Sequence[str]] = [[name, place, *cells] for place, name, *cells in table.rows]
+    place, name, *headings = table.headings
+    console.print(TextTable(table.title, [name, place, *headings], rows, caption="* your own" if has_own else ""))
 
 
 def _write(path: Path | None, places: list[dict[str, Any]]) -> None:
@@ -149,7 +140,7 @@ def _write(path: Path | None, places: list[dict[str, Any]]) -> None:
 def _plain(value: Any) -> Any:
     """Return a value with null for what is infinite, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(member) for member in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

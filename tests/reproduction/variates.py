@@ -1,6 +1,6 @@
 """SCAFFOLD's control variates with few labels, round by round, in the quick form's setting.
 
-    python -m hflray.reproduction.niidbench.variates
+    python -m tests.reproduction.variates
 
 Flower found that SCAFFOLD collapses with one and two labels a client. If variates are the cause, the correction c − cₙ
 grows from round to round. The table has the accuracy, and the mean length of this correction over the clients, with
@@ -28,7 +28,7 @@ CASES = {
 ROUNDS = (1, 5, 20)
 
 
-class Row(NamedTuple):
+class Snapshot(NamedTuple):
     """A run at one round: its accuracy, ‖c‖, and the mean of ‖cₙ − c‖ over the devices."""
 
     case: str
@@ -51,7 +51,7 @@ def config_of(case: str, momentum: float) -> ExperimentConfig:
     return expand(load_sweep(bench.sweep_file(bench.exhibits["niidbench_quick"]), overrides))[0].config
 
 
-def rows(case: str, momentum: float) -> Iterator[Row]:
+def rows(case: str, momentum: float) -> Iterator[Snapshot]:
     """Yield the rows of a run of one seed."""
     with Experiment(config_of(case, momentum)) as experiment:
         for record in experiment:
@@ -59,7 +59,7 @@ def rows(case: str, momentum: float) -> Iterator[Row]:
                 training = experiment.training
                 common = training.rule["c"]
                 apart = [np.linalg.norm(memory["c"] - common) for memory in training.memories.values()]
-                yield Row(
+                yield Snapshot(
                     case, momentum, record.round, record.accuracy, float(np.linalg.norm(common)), float(np.mean(apart))
                 )
 

@@ -1,1 +1,0 @@
-"""Async-HFL (arXiv 2301.06646): its sweep files and claims."""

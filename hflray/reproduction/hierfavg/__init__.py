@@ -1,1 +1,0 @@
-"""HierFAVG (arXiv 1905.06641): its sweep files and claims."""

@@ -1,1 +1,0 @@
-"""Leaderboards: the shipped assigners and schedulers, and any of the user's own, on fixed instances."""

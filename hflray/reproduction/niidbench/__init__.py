@@ -1,1 +1,0 @@
-"""NIID-Bench as Flower ran it again: its sweep files and claims."""
