@@ -177,8 +177,8 @@ def test_another_reference_takes_the_place_of_ikc() -> None:
     table = ranking(sweep("mine", runs), "energy_aware")
     assert table is not None
     rows = {row[""]: row for row in table.records}
-    assert rows["IKC"]["joules × energy-aware's"] == "0.51 (p = 0.002)"
-    assert rows["energy-aware"]["joules × energy-aware's"] == "1"
+    assert rows["IKC"]["joules × energy-aware's (p)"] == "0.51 (0.002)"
+    assert rows["energy-aware"]["joules × energy-aware's (p)"] == "1"
 
 
 def test_deployments_of_a_seed_are_one_unit() -> None:
