@@ -104,8 +104,8 @@ class Workload:
         z = config.cost.model_bits
 
         def sent(bits: float | None) -> float:
-            own = model_bits if bits is None else bits
-            return own if z is None else z * (own / model_bits)
+            whole = model_bits if bits is None else bits
+            return whole if z is None else z * (whole / model_bits)
 
         return cls(
             device_bits=sent(device_bits),
@@ -296,14 +296,20 @@ def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
         ConfigError: a gain, a power or the bandwidth is not above 0; the message names the first bad element.
     """
     for name in ("cloud_gain", "edge_power_w", "cloud_bandwidth_hz", "noise_w_per_hz"):
-        values = np.asarray(getattr(fleet, name))
-        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if bad.size:
-            element = f"{name}[{bad[0]}]" if values.ndim else name
-            raise ConfigError(f"{element}: got {values.flat[bad[0]]}; a finite number above 0 is needed")
+        _check_above_0(name, np.asarray(getattr(fleet, name)))
     rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
     delay_s = edge_bits / rate
     return delay_s, fleet.edge_power_w * delay_s
+
+
+def _check_above_0(name: str, values: FloatArray, *indices: IntArray) -> None:
+    """Raise a ConfigError that names the first value that is no finite number above 0, by its place or its indices."""
+    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if bad.size:
+        first = int(bad[0])
+        place = ", ".join(str(numbers[first]) for numbers in indices) or str(first)
+        element = f"{name}[{place}]" if values.ndim else name
+        raise ConfigError(f"{element}: got {values.flat[first]}; a finite number above 0 is needed")
 
 
 def mask_bits(key_bits: float, shares: int) -> float:
@@ -430,19 +436,13 @@ def round_cost(
             raise ConfigError(
                 f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"
             )
-        bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
-        if bad.size:  # 0 Hz would give NaN seconds, and NaN could become a number that looks valid
-            raise ConfigError(
-                f"{name}[{bad[0]}]: got {array[bad[0]]} for device {chosen[bad[0]]}; a finite number above 0 is needed"
-            )
+        # 0 Hz would give NaN seconds, and NaN could become a number that looks valid.
+        _check_above_0(name, array)
     cycles, samples, power = fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen]
     t_cmp = compute_delay_s(work.local_iterations, cycles, samples, cpu)
     e_cmp = compute_energy_j(fleet.capacitance_of(chosen), work.local_iterations, cycles, samples, cpu)
     gain = fleet.gain_of(chosen, edges)
-    bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
-    if bad.size:
-        link = f"{chosen[bad[0]]}, {edges[bad[0]]}"
-        raise ConfigError(f"gain[{link}]: got {gain[bad[0]]}; a finite linear power gain above 0 is needed")
+    _check_above_0("gain", gain, chosen, edges)
     t_com = upload_delay_s(work.device_bits, rate_bps(bandwidth, gain, power, fleet.noise_w_per_hz))
     e_com = upload_energy_j(power, t_com)
 

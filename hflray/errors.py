@@ -104,6 +104,17 @@ class WorkerLostError(HflrayError):
     """
 
 
+def blaming(problem: str, accepts: str, fix: str = "correct it", kind: type[HflrayError] = ConfigError) -> HflrayError:
+    """Return the error of a setting: what is wrong, with its name and value, what is accepted, and the fix.
+
+    Examples:
+        >>> from hflray.errors import blaming
+        >>> str(blaming("cost.delay_weight: got 0", accepts="a number above 0"))
+        'cost.delay_weight: got 0; accepted: a number above 0; correct it'
+    """
+    return kind(f"{problem}; accepted: {accepts}; {fix}")
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the name in `choices` that is closest to `name`, or an empty string."""
     # The cutoff is 0.5 instead of difflib's 0.6, so that short keys such as "lamda" or "edges" still match.

@@ -72,15 +72,15 @@ def _reduced(function: Callable[..., Tensor]) -> Loss:
             predictions(outputs, targets), targets, reduction=reduction
         )
 
-    def one(output: Tensor, target: Tensor) -> Tensor:
+    def of_a_sample(output: Tensor, target: Tensor) -> Tensor:
         return function(output[None], target[None])
 
     def loss(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         values = predictions(outputs, targets)
         if reduction == "mean":
             return function(values, targets)
-        each: Tensor = torch.func.vmap(one)(values, targets)
-        return each if reduction == "none" else each.sum()
+        losses: Tensor = torch.func.vmap(of_a_sample)(values, targets)
+        return losses if reduction == "none" else losses.sum()
 
     return loss
 
@@ -93,33 +93,22 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
     """
     outputs = torch.full((2, num_outputs), 0.5, requires_grad=True)
     targets = torch.zeros(2) if kind == "regression" else torch.zeros(2, dtype=torch.int64)
-    refused = f"training.loss: {spoken(name)}"
+    refused, loss = f"training.loss: {spoken(name)}", find_loss(name)
     fix = "accepted: a function of outputs (n, …) and targets (n,) that returns their mean loss"
-    try:
-        value: Any = find_loss(name)(outputs, targets)
-    except ConfigError:
-        raise
-    except Exception as error:  # a user's function may raise any type
-        raise ConfigError(f"{refused} fails on {num_outputs} outputs of a {kind} ({reason(error)}); {fix}") from error
-    if not isinstance(value, Tensor) or value.dim() != 0:
-        returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")
-    if not math.isfinite(float(value.detach())):
-        number = float(value.detach())
-        raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
-    if not value.requires_grad:
-        raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
-    for reduction, shape in (("none", (2,)), ("sum", ())):
+    for reduction, shape in (("mean", ()), ("none", (2,)), ("sum", ())):
+        asked = "" if reduction == "mean" else f" with the reduction {reduction}"
         try:
-            value = find_loss(name)(outputs, targets, reduction=reduction)
+            value: Any = loss(outputs, targets, reduction=reduction)
         except Exception as error:  # a user's function may raise any type, and torch.func.vmap too
-            raise ConfigError(f"{refused} fails with the reduction {reduction} ({reason(error)}); {fix}") from error
+            failed = f"{refused} fails on {num_outputs} outputs of a {kind}{asked} ({reason(error)})"
+            raise ConfigError(f"{failed}; {fix}") from error
         if not isinstance(value, Tensor) or tuple(value.shape) != shape:
             returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ConfigError(
-                f"{refused} returns {returned} for two samples with the reduction {reduction}; accepted: a tensor of "
-                f"shape {shape}; correct it"
-            )
+            raise ConfigError(f"{refused} returns {returned} for two samples{asked}; {fix}, of the shape {shape}")
+        if reduction == "mean" and not math.isfinite(number := float(value.detach())):
+            raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
+        if reduction == "mean" and not value.requires_grad:
+            raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
 
 
 def count_correct(scores: Tensor, targets: Tensor) -> int:

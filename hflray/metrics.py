@@ -2,7 +2,7 @@
 
 The constants are the metrics' names. Code that logs or reads a metric uses its constant. `describe` returns the
 metric's row: its label, unit, meaning, scale and format, and the tables and charts that show it. To add a metric, add a
-row to a file of `hflray/support/glossary/` and log its value under the constant (in `hflray.experiment.record` for a
+row to `hflray/support/glossary.py` and log its value under the constant (in `hflray.experiment.record` for a
 round's metric). The glossary in the documentation is made from these rows.
 
 Most metrics are logged once per round, with the round as the step. Simulated seconds and joules (``round/…``,
@@ -18,16 +18,15 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.support.glossary.rounds import *
-from hflray.support.glossary.row import METRICS as METRICS
-from hflray.support.glossary.row import Logged as Logged
-from hflray.support.glossary.row import Metric as Metric
-from hflray.support.glossary.row import Table as Table
-from hflray.support.glossary.row import enough_digits as enough_digits
-from hflray.support.glossary.studies import *
+from hflray.support.glossary import *
+from hflray.support.glossary import METRICS as METRICS
+from hflray.support.glossary import Logged as Logged
+from hflray.support.glossary import Metric as Metric
+from hflray.support.glossary import Table as Table
+from hflray.support.glossary import enough_digits as enough_digits
 
 SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model
-# The other columns of a run's table of rounds (`hflray.tracking.Tables`).
+# The other columns of a run's table of rounds (`hflray.tracking.RunTables`).
 COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
 
 
@@ -72,8 +71,8 @@ def deciding(name: str, values: Mapping[str, float]) -> float | None:
 
 def rows(table: Table, logged: Collection[str] = ()) -> list[Metric]:
     """Return the rows of a kind of task, in the order of its tables; the user's own `logged` metrics come first."""
-    own = own_of(logged) if table == "training" else []
-    return [*own, *(row for row in METRICS.values() if row.table == table)]
+    users = own_of(logged) if table == "training" else []
+    return [*users, *(row for row in METRICS.values() if row.table == table)]
 
 
 def main_of(names: Collection[str]) -> list[Metric]:

@@ -26,36 +26,17 @@ Kind = Literal[
     "compressor", "availability", "fading", "mobility", "sink", "fleet", "figure",
 ]  # fmt: skip
 
-GROUPS: dict[Kind, str] = {
-    "scheduler": "hflray.schedulers",
-    "assigner": "hflray.assigners",
-    "dataset": "hflray.datasets",
-    "partition": "hflray.partitions",
-    "model": "hflray.models",
-    "loss": "hflray.losses",
-    "metric": "hflray.metrics",
-    "local_rule": "hflray.local_rules",
-    "aggregator": "hflray.aggregators",
-    "compressor": "hflray.compressors",
-    "availability": "hflray.availabilities",
-    "fading": "hflray.fadings",
-    "mobility": "hflray.mobilities",
-    "sink": "hflray.sinks",
-    "fleet": "hflray.fleets",
-    "figure": "hflray.figures",
-}
-
 BUILTIN: dict[Kind, dict[str, str]] = {
     "scheduler": {
         "ikc": "hflray.scheduling.ikc:IKC",
         "vkc": "hflray.scheduling.vkc:VKC",
         "fedavg": "hflray.scheduling.fedavg:FedAvg",
-        "round_robin": "hflray.scheduling.round_robin:RoundRobin",
-        "best_channel": "hflray.scheduling.best_channel:BestChannel",
-        "fastest": "hflray.scheduling.fastest:Fastest",
-        "coverage": "hflray.scheduling.coverage:Coverage",
-        "importance": "hflray.scheduling.importance:Importance",
-        "power_of_choice": "hflray.scheduling.power_of_choice:PowerOfChoice",
+        "round_robin": "hflray.scheduling.simple:RoundRobin",
+        "best_channel": "hflray.scheduling.simple:BestChannel",
+        "fastest": "hflray.scheduling.simple:Fastest",
+        "coverage": "hflray.scheduling.simple:Coverage",
+        "importance": "hflray.scheduling.by_loss:Importance",
+        "power_of_choice": "hflray.scheduling.by_loss:PowerOfChoice",
         "oort": "hflray.scheduling.oort:Oort",
         "ucb": "hflray.scheduling.ucb:UCB",
         "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",
@@ -78,23 +59,23 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "fashion_mnist": "hflray.data.datasets:load_fashion_mnist",
         "cifar10": "hflray.data.datasets:load_cifar10",
         "synthetic": "hflray.data.datasets:make_synthetic",
-        "breast_cancer": "hflray.data.tables:load_breast_cancer",
-        "diabetes": "hflray.data.tables:load_diabetes",
-        "friedman1": "hflray.data.tables:make_friedman1",
-        "pydoc_topics": "hflray.data.pydoc:load_pydoc_topics",
-        "table": "hflray.data.own_table:load_table",
-        "leaf": "hflray.data.leaf:load_leaf",
+        "breast_cancer": "hflray.data.bundled:load_breast_cancer",
+        "diabetes": "hflray.data.bundled:load_diabetes",
+        "friedman1": "hflray.data.bundled:make_friedman1",
+        "pydoc_topics": "hflray.data.bundled:load_pydoc_topics",
+        "table": "hflray.data.files:load_table",
+        "leaf": "hflray.data.files:load_leaf",
     },
     "partition": {
         "majority": "hflray.data.partition:MajorityPartition",
         "dirichlet": "hflray.data.partition:DirichletPartition",
         "iid": "hflray.data.partition:IIDPartition",
-        "shards": "hflray.data.class_partition:ShardsPartition",
-        "edge_dirichlet": "hflray.data.class_partition:EdgeDirichletPartition",
-        "edge_iid": "hflray.data.class_partition:EdgeIIDPartition",
-        "edge_noniid": "hflray.data.class_partition:EdgeNonIIDPartition",
+        "shards": "hflray.data.partition:ShardsPartition",
+        "edge_dirichlet": "hflray.data.partition:EdgeDirichletPartition",
+        "edge_iid": "hflray.data.partition:EdgeIIDPartition",
+        "edge_noniid": "hflray.data.partition:EdgeNonIIDPartition",
         "resampled": "hflray.data.resampled:ResampledPartition",
-        "owners": "hflray.data.owners:OwnersPartition",
+        "owners": "hflray.data.partition:OwnersPartition",
         "flwr:": "hflray.data.flower:FlowerPartition",
     },
     "availability": {
@@ -102,7 +83,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "bernoulli": "hflray.world.availability:Bernoulli",
         "markov": "hflray.world.availability:Markov",
         "diurnal": "hflray.world.availability:Diurnal",
-        "trace": "hflray.world.availability:FromTrace",
+        "trace": "hflray.world.availability:AvailabilityTrace",
     },
     "fading": {
         "none": "hflray.world.fading:NoFading",
@@ -114,7 +95,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "static": "hflray.world.mobility:Static",
         "random_waypoint": "hflray.world.mobility:RandomWaypoint",
         "gauss_markov": "hflray.world.mobility:GaussMarkov",
-        "trace": "hflray.world.mobility:FromTrace",
+        "trace": "hflray.world.mobility:MobilityTrace",
     },
     "model": {
         "paper_cnn": "hflray.models.paper:HflCnn",
@@ -135,7 +116,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     },
     "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
     "local_rule": {
-        "sgd": "hflray.training.rules.sgd:SGD",
+        "sgd": "hflray.training.rules.base:SGD",
         "fedprox": "hflray.training.rules.fedprox:FedProx",
         "scaffold": "hflray.training.rules.scaffold:Scaffold",
         "feddyn": "hflray.training.rules.feddyn:FedDyn",
@@ -144,18 +125,18 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     },
     "aggregator": {
         "mean": "hflray.aggregation.mean:Mean",
-        "median": "hflray.aggregation.median:Median",
-        "trimmed_mean": "hflray.aggregation.trimmed_mean:TrimmedMean",
-        "krum": "hflray.aggregation.krum:Krum",
-        "multi_krum": "hflray.aggregation.multi_krum:MultiKrum",
-        "geometric_median": "hflray.aggregation.geometric_median:GeometricMedian",
-        "fedavgm": "hflray.aggregation.fedavgm:FedAvgM",
-        "fedadagrad": "hflray.aggregation.fedadagrad:FedAdagrad",
-        "fedadam": "hflray.aggregation.fedadam:FedAdam",
-        "fedyogi": "hflray.aggregation.fedyogi:FedYogi",
+        "median": "hflray.aggregation.robust:Median",
+        "trimmed_mean": "hflray.aggregation.robust:TrimmedMean",
+        "krum": "hflray.aggregation.robust:Krum",
+        "multi_krum": "hflray.aggregation.robust:MultiKrum",
+        "geometric_median": "hflray.aggregation.robust:GeometricMedian",
+        "fedavgm": "hflray.aggregation.server_optimisers:FedAvgM",
+        "fedadagrad": "hflray.aggregation.server_optimisers:FedAdagrad",
+        "fedadam": "hflray.aggregation.server_optimisers:FedAdam",
+        "fedyogi": "hflray.aggregation.server_optimisers:FedYogi",
     },
     "compressor": {
-        "none": "hflray.compression.none:Whole",
+        "none": "hflray.compression.base:Whole",
         "qsgd": "hflray.compression.qsgd:QSGD",
         "top_k": "hflray.compression.top_k:TopK",
         "sign": "hflray.compression.sign:Sign",
@@ -166,7 +147,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     },
     "fleet": {
         "random": "hflray.fleet.random:sample_fleet",
-        "table": "hflray.fleet.table:make",
+        "table": "hflray.fleet.build:table_fleet",
     },
     "figure": {
         "curves": "hflray.report.figures:curves",
@@ -181,6 +162,11 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "ranks": "hflray.report.figures:ranks",
     },
 }
+
+# The groups of entry points, such as ``hflray.schedulers`` and ``hflray.availabilities``.
+GROUPS: dict[Kind, str] = {
+    kind: f"hflray.{kind.removesuffix('y') + 'ies' if kind.endswith('y') else kind + 's'}" for kind in BUILTIN
+} | {"loss": "hflray.losses"}
 
 # What a class needs for each kind, and what an object that a function has made needs.
 METHODS: dict[Kind, tuple[str, ...]] = {
@@ -242,17 +228,16 @@ def is_registered(kind: Kind, name: str) -> bool:
     return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
-def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str] = ()) -> str:
+def checked_name(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
     """Return `name` if it is known, and a reference with the hash of its text.
 
     Args:
         kind: the kind.
         name: the name or reference.
-        setting: the setting that names it, with which a message begins; None: the message begins with the kind.
         words: further words that the setting accepts, which a message lists too.
 
     Raises:
-        ConfigError: the name is unknown, and the message lists the known names; or there is no text of this reference.
+        ValueError: the name is unknown, and the message lists the known names; or there is no text of this reference.
     """
     if is_registered(kind, name):
         return name
@@ -261,18 +246,25 @@ def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str
         try:
             return name if reference.sha256 else references.pin(name)
         except ConfigError as error:
-            raise ConfigError(f"{setting or kind}: {error}") from error
+            raise ValueError(str(error)) from error
     listed = [*words, *names(kind)]
     hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, listed)
     if kind == "dataset" and not name.endswith(".py") and any(mark in name for mark in "./"):
         hint = (
             "; only an .npz is named by its path, and a function of your own reads any other file, as mine.py:load does"
         )
-    raise ConfigError(
-        f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; "
-        f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "
-        f"'{GROUPS[kind]}')"
+    raise ValueError(
+        f"unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; use one of these, or your own as in "
+        f"mine.py:Name, or install a package that adds it (entry point group '{GROUPS[kind]}')"
     )
+
+
+def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str] = ()) -> str:
+    """Return the name as `checked_name` does. Raises ConfigError, whose message begins with the setting or the kind."""
+    try:
+        return checked_name(kind, name, words)
+    except ValueError as error:
+        raise ConfigError(f"{setting or kind}: {error}") from error
 
 
 def resolve(kind: Kind, name: str) -> Any:

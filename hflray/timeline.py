@@ -275,8 +275,8 @@ class Timeline:
         if self.runs.staleness is not None and self.runs.share is not None:
             is_mixed = np.isfinite(self.runs.staleness[iteration, row]).tolist()
             for name, values in (("staleness", self.runs.staleness), ("share", self.runs.share)):
-                each = values[iteration, row].tolist()
-                columns[name] = [value if is_in else None for value, is_in in zip(each, is_mixed, strict=True)]
+                mixed = zip(values[iteration, row].tolist(), is_mixed, strict=True)
+                columns[name] = [value if is_in else None for value, is_in in mixed]
             columns["staleness"] = [None if value is None else int(value) for value in columns["staleness"]]
         return _with_updates(columns, self.runs)
 
@@ -426,7 +426,7 @@ class _Rows:
 
     def stacked(self) -> dict[str, Any]:
         """Return each column of all edge iterations, (Q, …)."""
-        return {name: np.stack([each[name] for each in self._iterations]) for name in self._iterations[0]}
+        return {name: np.stack([columns[name] for columns in self._iterations]) for name in self._iterations[0]}
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:

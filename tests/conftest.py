@@ -105,6 +105,7 @@ def ray_session() -> Iterator[None]:
     """Run one Ray for the whole test session, with 2 CPUs and a fictitious GPU for tests of its reservation."""
     import ray
 
+    ray.shutdown()  # an example may have started one
     ray.init(
         address="local",  # do not join a cluster that runs on this machine
         num_cpus=2,

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from hflray import metrics
-from tests.golden import driver
-from tests.golden.trees import BILLS, COMMIT, LATER, ROOT, NoHistory, golden_tree, run_in
+from tests.golden import configurations, driver
+from tests.golden.trees import BILLS, COMMIT, INSIDE, LATER, ROOT, NoHistory, golden_tree, run_in
 
 # Relative tolerances by metric. The bound that L-BFGS-B reaches depends on memory addresses: a fleet's gap differed by
 # 2e-6 of itself between two runs of the same code.
@@ -95,7 +95,11 @@ def test_bills_are_those_of_6c93c38() -> None:
 @pytest.mark.timeout(1800)  # it takes two and a half minutes on an idle machine with two cores
 @pytest.mark.parametrize(
     ("commit", "kind", "count"),
-    [(COMMIT, "everything", len(driver.EXPERIMENTS)), (LATER, "later", len(driver.LATER))],
+    [
+        (COMMIT, "everything", len(driver.EXPERIMENTS)),
+        (LATER, "later", len(driver.LATER)),
+        (INSIDE, "inside", len(driver.INSIDE)),
+    ],
 )
 def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: int) -> None:
     """Model hashes, bills, schedules, clusters, policies and cache keys are compared on this machine."""
@@ -110,6 +114,12 @@ def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: in
     print(f"both trees took {time.perf_counter() - begin:.0f} s")
     assert len({entry["rounds"][-1]["hash"] for entry in was["experiments"].values()}) == count
     assert differences(was, now, tolerance=1e-12) == []
+
+
+def test_hashes_of_configurations_do_not_change() -> None:
+    was = json.loads(configurations.HASHES.read_text(encoding="utf-8"))
+    assert len(was) > 70
+    assert differences(was, configurations.hashes()) == []
 
 
 def test_ci_installs_the_versions_for_which_hashes_hold() -> None:

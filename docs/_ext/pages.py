@@ -14,7 +14,7 @@ from typing import Any
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, Section
-from hflray.config.reference import Setting, sections, settings
+from hflray.config.explanations import Setting, sections, settings
 from hflray.support import live_metrics
 from hflray.sweep import Axis, SweepFile, TuneConfig
 
@@ -232,8 +232,7 @@ def benchmarks() -> str:
             keys = [key for key in benchmark.keys if key in kept["tables"]]
             if not keys:
                 continue
-            script = f"python tests/benchmarks/{' '.join(benchmark.command)}"
-            parts += [f"### {benchmark.name}", f"`{script}`, or `make bench BENCH='--only {benchmark.name}'`"]
+            parts += [f"### {benchmark.name}", f"`make bench BENCH='--only {benchmark.name}'`"]
             for key in keys:
                 parts += _bench_table(key, kept["tables"][key])
     return "\n\n".join(parts)

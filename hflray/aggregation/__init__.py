@@ -2,7 +2,7 @@
 
 * ``base.py`` holds the contract;
 * ``fixed_point.py`` holds exact sums;
-* each other file holds one aggregator.
+* ``mean.py``, ``robust.py`` and ``server_optimisers.py`` hold aggregators.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.support.arrays import FloatArray, IntArray
-from hflray.support.returned import Contract, all_finite, is_ours
+from hflray.support.contract import Contract, all_finite, is_ours
 
 State = Mapping[str, NDArray[Any]]  # what the cloud's aggregator keeps from round to round, by name
 

@@ -13,7 +13,7 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray
-from hflray.support.returned import Contract
+from hflray.support.contract import Contract
 
 __all__ = ["Assigner", "assign_among", "assigned", "build_assigner", "check_any_edges", "configured_assigner"]
 

@@ -1,7 +1,7 @@
 """The learned assigner (paper, section V): one pass of a Q-network over the scheduled devices, then ``argmax`` (23).
 
 This module runs inference only, and needs neither Ray nor RLlib. The policy is a file (`hflray.assignment.policy` names
-the shipped ones), which `hflray.rl.train` makes.
+the shipped ones), which `hflray train-assigner` makes.
 
 With `polish_ms`, a local search on the objective of `coupling` improves the policy's assignment, for that many
 milliseconds or to a local ``optimum``. The policy itself does not depend on the coupling.

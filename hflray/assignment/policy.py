@@ -33,7 +33,7 @@ from safetensors.torch import save as as_safetensors
 
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.errors import ConfigError, nearest
-from hflray.support import policies
+from hflray.support import pinned
 from hflray.support.files import write
 from hflray.support.reader import UnfitError, fit, parse_json
 
@@ -54,12 +54,12 @@ def policy_path(policy: str | Path) -> Path:
     """Return the path of a policy, which is given by a shipped policy's name or by its path, pinned or not.
 
     Raises:
-        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.support.policies.locate`.
+        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.support.pinned.locate`.
     """
     name = str(policy)
     if name in shipped():
         return POLICIES / f"{name}.safetensors"
-    path = policies.locate(name, "assignment.policy")
+    path = pinned.locate(name, "assignment.policy")
     if path.name == name and not path.suffix and not path.exists():
         raise ConfigError(
             f"assignment.policy: got '{name}'; accepted: a shipped policy ({', '.join(shipped())}) or the path of a "
@@ -109,7 +109,7 @@ def save_policy(path: str | Path, network: PolicyNetwork, card: dict[str, Any]) 
 
     Args:
         path: path of the file, whose folder is made.
-        network: a network of `hflray.assignment.network`, or of `hflray.scheduling.network`.
+        network: a network of `hflray.assignment.network`, or of `hflray.scheduling.learned`.
         card: values that JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and any
             further information for the reader.
     """

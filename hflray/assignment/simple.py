@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray.cost import Workload, check_assignment
-from hflray.data.class_partition import home_edges
+from hflray.data.partition import home_edges
 from hflray.fleet import Fleet
 
 
@@ -57,7 +57,7 @@ class EvenGain:
 class Home:
     """An assigner that keeps each device at its home edge, the one for which a partition by edges has dealt its data.
 
-    The home of device n is the edge ⌊n·M/N⌋ (`hflray.data.class_partition.home_edges`), wherever the device stands.
+    The home of device n is the edge ⌊n·M/N⌋ (`hflray.data.partition.home_edges`), wherever the device stands.
     """
 
     keeps_edges = True

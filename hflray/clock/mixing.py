@@ -64,7 +64,7 @@ class Mix(NamedTuple):
     share: float
 
 
-class Mixing(NamedTuple):
+class MixedTurn(NamedTuple):
     """What an edge mixes in a turn.
 
     Attributes:
@@ -91,7 +91,7 @@ def mix_turn(
     begin_s: float,
     version: int,
     mean_weight: float,
-) -> Mixing:
+) -> MixedTurn:
     """Return what an edge mixes in a turn.
 
     Devices that are free fetch when the turn begins. Then arrivals are mixed in by their time, and the lower device
@@ -107,8 +107,8 @@ def mix_turn(
         version: the version of the edge then.
         mean_weight: D̄.
     """
-    members, busy = set(devices), {one.device for one in waiting}
-    ways = [(one.end_s, one.device, one) for one in waiting if one.arrives]
+    members, busy = set(devices), {way.device for way in waiting}
+    ways = [(way.end_s, way.device, way) for way in waiting if way.arrives]
     heapq.heapify(ways)
     mixes: list[Mix] = []
     begun: list[Pass] = []
@@ -137,5 +137,5 @@ def mix_turn(
         if len(mixes) < rule.updates and device in members:
             last_s = max(last_s, start(device, moment_s))
     end_s = moment_s if len(mixes) == rule.updates else max(moment_s, last_s)
-    under_way = tuple(one for *_, one in sorted(ways, key=lambda way: way[:2]))
-    return Mixing(tuple(mixes), tuple(begun), under_way, version, end_s)
+    under_way = tuple(arrival for *_, arrival in sorted(ways, key=lambda way: way[:2]))
+    return MixedTurn(tuple(mixes), tuple(begun), under_way, version, end_s)

@@ -9,7 +9,7 @@ import numpy as np
 from hflray.support.arrays import BoolArray, IntArray
 
 
-class Turn(NamedTuple):
+class EdgeTurn(NamedTuple):
     """The edge iterations of one edge between two exchanges with the cloud.
 
     Attributes:
@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     last: int
 
 
-def turns(edges: IntArray, participates: BoolArray) -> list[Turn]:
+def turns(edges: IntArray, participates: BoolArray) -> list[EdgeTurn]:
     """Return the turns of a round, by edge. An edge without devices in any iteration has none.
 
     Args:
@@ -31,4 +31,4 @@ def turns(edges: IntArray, participates: BoolArray) -> list[Turn]:
     last: dict[int, int] = {}
     for iteration, present in enumerate(participates):
         last |= dict.fromkeys(np.unique(edges[present]).tolist(), iteration)
-    return [Turn(edge, last[edge]) for edge in sorted(last)]
+    return [EdgeTurn(edge, last[edge]) for edge in sorted(last)]

@@ -1,7 +1,7 @@
 """``hflray check own.py``: try every part in a file as ``--dry-run`` would, trackers included.
 
 A part is known by its class, or by the names of its parameters, see `kinds_of`. It is put into a small experiment on
-digits, or on a data set of the same file, which is built and tried (`hflray.experiment.tryout`).
+digits, or on a data set of the same file, which is built and tried (`hflray.experiment.parts_check`).
 """
 
 from __future__ import annotations
@@ -211,12 +211,12 @@ def _try_figure(reference: str) -> None:
     from hflray.report.figures import save
     from hflray.report.runs import RunRecord, SweepRecord
     from hflray.sweep.tasks import DEFAULT
-    from hflray.tracking import History, Tables
+    from hflray.tracking import History, RunTables
 
     config = load_config(None, [*SMALL, "max_rounds=2"])
     with Experiment(config) as experiment:
         rounds = pd.DataFrame([{"round": record.round} | record.metrics() for record in experiment])
-    history = History("own", "FINISHED", None, "", {}, {}, Tables(rounds), 0, 1)
+    history = History("own", "FINISHED", None, "", {}, {}, RunTables(rounds), 0, 1)
     sweep = SweepRecord("own", "own", DEFAULT, "", [RunRecord(history, config)])
     with TemporaryDirectory() as folder:
         save(registry.resolve("figure", reference), sweep, Path(folder), "own")

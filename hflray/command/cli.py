@@ -43,9 +43,13 @@ COMMANDS = {
     "explain": Subcommand(
         "hflray.command.report:app:explain", "Explain a round: who took part and why, and at what cost."
     ),
-    "train-assigner": Subcommand("hflray.rl.train:app", "Train the learned assigner (Algorithm 5), without Tune."),
-    "finetune": Subcommand("hflray.rl.finetune:app", "Improve a trained assigner on the round's objective itself."),
-    "card": Subcommand("hflray.rl.card:app", "Write the card of a learned assigner beside its file."),
+    "train-assigner": Subcommand(
+        "hflray.rl.command:app:train-assigner", "Train the learned assigner (Algorithm 5), without Tune."
+    ),
+    "finetune": Subcommand(
+        "hflray.rl.command:app:finetune", "Improve a trained assigner on the round's objective itself."
+    ),
+    "card": Subcommand("hflray.rl.command:app:card", "Write the card of a learned assigner beside its file."),
     "nodes": Subcommand("hflray.tune.nodes:app", "Check that all nodes of a cluster run the same versions."),
     "sync": Subcommand("hflray.tracking.cli:sync_app", "Send the rounds that MLflow or another tracker has missed."),
     "data": Subcommand("hflray.command.data:app", "List the data sets, download them, and check their files."),

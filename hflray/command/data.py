@@ -86,7 +86,7 @@ def below(path: Path, folder: Path) -> Path:
 
 def splits(name: str, folder: Path) -> str:
     """Return the places of Fashion-MNIST with their splits, such as `` (fashion_mnist.npz: stratified split)``."""
-    from hflray.data.official import NAME, stored_splits
+    from hflray.data.download import NAME, stored_splits
 
     places = stored_splits(folder) if name == NAME else {}
     parts = [f"{below(path, folder)}: {split or 'another'} split" for path, split in places.items()]
@@ -94,8 +94,8 @@ def splits(name: str, folder: Path) -> str:
 
 
 def _split(dataset: Dataset) -> str:
+    from hflray.data.download import NAME, split_of
     from hflray.data.npz import KEYS
-    from hflray.data.official import NAME, split_of
 
     split = split_of({key: getattr(dataset, key) for key in KEYS}) if dataset.name == NAME else None
     return f", in the {split} split" if split else ""

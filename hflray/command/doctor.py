@@ -113,7 +113,7 @@ def memory() -> Check:
 
 def folders(results: Path, data: Path) -> Check:
     """Check that the folders that a sweep writes to can be written, and how much room they have."""
-    from hflray.support.cache import cache_folder
+    from hflray.support.private import cache_folder
 
     places = {
         "results": (results, "--results", True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hflray.compression.base import Compressor
-from hflray.compression.none import Whole
+from hflray.compression.base import Compressor, Whole
 
 __all__ = ["Compressor", "Whole"]

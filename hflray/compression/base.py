@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatVector = NDArray[np.float32]
+BITS_PER_NUMBER = 32
 
 
 class Compressor(ABC):
@@ -65,3 +66,17 @@ def tensors(sizes: Sequence[int]) -> Iterator[slice]:
     for size in sizes:
         yield slice(begin, begin + size)
         begin += size
+
+
+class Whole(Compressor):
+    """No compression, the default: every number is sent as it is, with 32 bits."""
+
+    def bits(self, sizes: Sequence[int]) -> float:
+        """Return 32 bits for each number."""
+        return float(BITS_PER_NUMBER * sum(sizes))
+
+    def send(
+        self, update: FloatVector, sizes: Sequence[int], rng: np.random.Generator, residual: FloatVector | None
+    ) -> tuple[FloatVector, FloatVector | None]:
+        """Return the update itself."""
+        return update, residual

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -10,7 +11,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
-    model_validator,
 )
 
 from hflray.config.base import Section
@@ -83,15 +83,13 @@ class EdgeClockConfig(Section):
         None, description="the edge takes each device's model when it arrives, and has no edge iterations; null: off"
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> EdgeClockConfig:
+    def contradictions(self) -> Iterator[str]:
         for name in ("deadline_s", "deadline", "first"):
             if self.asynchronous is not None and (value := getattr(self, name)) is not None:
-                raise ValueError(
+                yield (
                     f"{name}: got {value:g} with clock.edge.asynchronous, whose edges wait for nobody; accepted with "
                     "it: null; remove one of them"
                 )
-        return self
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -130,9 +128,7 @@ class AsynchronousConfig(Section):
     )
     buffer: int = Field(1, ge=1, description="updates that the cloud collects before each step (FedBuff); 1: none")
 
-    @model_validator(mode="after")
-    def _each_setting_counts(self) -> AsynchronousConfig:
-        """Refuse settings that would change nothing."""
+    def contradictions(self) -> Iterator[str]:
         idle: tuple[str, ...]
         if self.rule == "fedat":
             idle, cause = ("mixing", "staleness", "weight", "buffer"), "rule: fedat, which has weights of its own"
@@ -140,8 +136,7 @@ class AsynchronousConfig(Section):
             idle, cause = ("weight",) if self.buffer > 1 else (), f"buffer: {self.buffer}, whose steps are even"
         for name in idle:
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} changes nothing with {cause}; accepted with it: the default; remove it")
-        return self
+                yield f"{name} changes nothing with {cause}; accepted with it: the default; remove it"
 
 
 class CloudClockConfig(Section):
@@ -170,11 +165,9 @@ class CloudClockConfig(Section):
         name = "FedAT" if self.asynchronous.rule == "fedat" else "FedBuff" if "buffer" in changed else "FedAsync"
         return ", ".join([name, *(f"{key} {value}" for key, value in changed.items())])
 
-    @model_validator(mode="after")
-    def _not_both(self) -> CloudClockConfig:
+    def contradictions(self) -> Iterator[str]:
         if self.semi_synchronous is not None and self.asynchronous is not None:
-            raise ValueError("got semi_synchronous and asynchronous; accepted: one of them; remove the other")
-        return self
+            yield "got semi_synchronous and asynchronous; accepted: one of them; remove the other"
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -227,12 +220,10 @@ class ClockConfig(Section):
             return {"asynchronous": {}}
         return {} if edge == "all" else _unless_empty(edge, "all")
 
-    @model_validator(mode="after")
-    def _edges_fit_the_cloud(self) -> ClockConfig:
+    def contradictions(self) -> Iterator[str]:
         if self.edge.asynchronous is not None and self.cloud.semi_synchronous is not None:
-            raise ValueError(
+            yield (
                 f"cloud.semi_synchronous.period_s: got {self.cloud.semi_synchronous.period_s:g} with "
                 "clock.edge.asynchronous, whose edges have no iterations to fit into a period; accepted with it: "
                 "synchronous or asynchronous; take one of them, or remove clock.edge.asynchronous"
             )
-        return self

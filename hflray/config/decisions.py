@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hflray.config.base import Named, Section
 
@@ -22,11 +23,7 @@ class ClusteringBillConfig(Section):
 class SchedulingConfig(Section):
     """Which devices train in a round."""
 
-    name: Annotated[str, Named("scheduler")] = Field(
-        "ikc",
-        description="ikc | vkc | fedavg | round_robin | best_channel | fastest | coverage | ucb | energy_aware | "
-        "importance | power_of_choice | oort | joint_cost | learned",
-    )
+    name: Annotated[str, Named("scheduler")] = Field("ikc", description="the scheduler")
     num_scheduled: int = Field(50, ge=1, description="H, the devices that train in a round")
     num_clusters: int | None = Field(10, ge=1, description="K; null: the number of classes of the data")
     auxiliary: Annotated[str | None, Named("model", keywords=("global",))] = Field(
@@ -42,10 +39,7 @@ class SchedulingConfig(Section):
 class AssignmentConfig(Section):
     """Which edge server each scheduled device uploads to."""
 
-    name: Annotated[str, Named("assigner")] = Field(
-        "d3qn",
-        description="d3qn | local_search | hfel | load_balanced | even_gain | best_gain | geographic | random | home",
-    )
+    name: Annotated[str, Named("assigner")] = Field("d3qn", description="the assigner")
     transfers: int = Field(100, ge=0, le=10_000_000, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, le=10_000_000, description="hfel: random exchanges tried (the paper: 100 or 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
@@ -93,11 +87,9 @@ class AllocationConfig(Section):
         "and joint_cost minimise the same objective",
     )
 
-    @model_validator(mode="after")
-    def _coupling_fits_the_method(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.method == "equal" and self.coupling == "joint":
-            raise ValueError(
-                "allocation.coupling: got 'joint' with allocation.method = equal, which weighs no delay; accepted: "
+            yield (
+                "coupling: got 'joint' with allocation.method = equal, which weighs no delay; accepted: "
                 "per_edge; or set allocation.method to newton or fixed_cpu"
             )
-        return self

@@ -1,25 +1,39 @@
-"""The whole configuration of an experiment, and the rules that combine settings of several sections."""
+"""The whole configuration of an experiment, and the rules that combine settings of several sections.
+
+A count that no machine would come to the end of is refused (`check_size`). The bounds are far above what any experiment
+here has used, and the times are lower bounds: the arithmetic of a step of SGD, or of an edge that combines models, is
+added to them.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from hflray import metrics
-from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig, CloudClockConfig
-from hflray.config.combining import AggregationConfig, CompressionConfig, PrivacyConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
-from hflray.config.learning import LearningConfig
-from hflray.config.model import ModelConfig
-from hflray.config.size import check_size
+from hflray.config.learning import AgentConfig, LearningConfig
 from hflray.config.system import CostConfig, FleetConfig
-from hflray.config.training import DataConfig, TrainingConfig
+from hflray.config.training import (
+    AggregationConfig,
+    CompressionConfig,
+    DataConfig,
+    ModelConfig,
+    PrivacyConfig,
+    TrainingConfig,
+)
 from hflray.config.world import WorldConfig
 from hflray.support import references
 from hflray.support.text import holds_secret, shorten
+
+MOST_ROUNDS, ROUND_S = 100_000_000, 1e-3
+MOST_COMBINATIONS, COMBINATION_S = 500_000, 1e-3  # models that edges make in a round
+MOST_ITERATIONS, ITERATION_S = 30_000_000, 1e-4  # local ones in a round
 
 
 class CheckpointConfig(Section):
@@ -44,7 +58,7 @@ class TrackingConfig(Section):
     uri: str | None = Field(None, description="MLflow tracking URI; null: sqlite in the results folder")
     experiment: str = Field("hflray", min_length=1, description="name of the MLflow experiment")
     sinks: Annotated[tuple[str, ...], Named("sink")] = Field(
-        ("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none"
+        ("mlflow",), description="trackers that runs are sent to; []: none"
     )
 
     @field_validator("uri")
@@ -92,20 +106,14 @@ class TargetConfig(Section):
         """The name under which the metric is logged; None: that of the kind of data."""
         return None if self.metric is None else references.short(self.metric)
 
-    @model_validator(mode="after")
-    def _names_a_value(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.metric is not None and self.own is None and self.value is None:
-            raise ValueError(f"value: null with metric = {self.metric!r}; give the value, or remove metric")
-        return self
-
-    @model_validator(mode="after")
-    def _is_logged_under_a_name_of_its_own(self) -> Self:
+            yield f"value: null with metric = {self.metric!r}; give the value, or remove metric"
         if self.own is not None and self.name is not None and not metrics.may_be_own(self.name):
-            raise ValueError(
+            yield (
                 f"metric: got {shorten(references.spoken(self.own))}, which would be logged as {shorten(self.name)}; "
                 "accepted: a Python name that no other logged value has; call the function otherwise"
             )
-        return self
 
 
 class ExperimentConfig(Section):
@@ -142,65 +150,38 @@ class ExperimentConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_validator(mode="after")
-    def _one_target(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.target_accuracy is not None and self.target.value is not None:
-            raise ValueError(
+            yield (
                 f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
                 "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _clock_fits_the_allocation(self) -> Self:
         cloud = self.clock.cloud
         if self.allocation.coupling == "joint" and cloud != CloudClockConfig():
-            raise ValueError(
+            yield (
                 f"allocation.coupling: got joint with clock.cloud = {cloud.kind}, and one deadline for all edges "
                 "belongs to a cloud that waits for them; accepted with it: per_edge; remove one of them"
             )
-        return self
-
-    @property
-    def minimised(self) -> Literal["round", "mean_edge"]:
-        """Which delay assignments weigh: ``assignment.minimise``, or what the cloud's clock suggests."""
-        by_clock: Literal["round", "mean_edge"] = "round" if self.clock.cloud.asynchronous is None else "mean_edge"
-        return self.assignment.minimise or by_clock
-
-    @model_validator(mode="after")
-    def _minimised_fits_the_allocation(self) -> Self:
         if self.allocation.coupling == "joint" and self.minimised == "mean_edge":
-            raise ValueError(
+            yield (
                 "assignment.minimise: got mean_edge with allocation.coupling = joint, whose one deadline is the delay "
                 "of the round; accepted with it: round; remove one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _epsilon_needs_privacy(self) -> Self:
         if self.target.epsilon is not None and self.privacy.clip is None:
-            raise ValueError(
+            yield (
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rounds_end(self) -> Self:
         check_size(self)
-        return self
-
-    @model_validator(mode="after")
-    def _counts_fit_the_fleet(self) -> Self:
         n = self.fleet.num_devices
         if self.scheduling.num_scheduled > n:
-            raise ValueError(
+            yield (
                 f"scheduling.num_scheduled: {self.scheduling.num_scheduled} devices cannot be scheduled out of "
                 f"fleet.num_devices = {n}; accepted: 1 to {n}; lower the one or raise the other"
             )
         edges = self.learning.num_edges
         if self.fleet.deployment_seed is not None and edges is not None and edges[0] != edges[1]:
-            raise ValueError(
+            yield (
                 f"learning.num_edges: got {list(edges)} with fleet.deployment_seed = {self.fleet.deployment_seed}, "
                 "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
                 "fleet.deployment_seed to null"
@@ -208,8 +189,58 @@ class ExperimentConfig(Section):
         # Only IKC and VKC use K: the default K must not be an error for FedAvg on a small fleet.
         k = self.scheduling.num_clusters
         if k is not None and k > n and self.scheduling.name in ("ikc", "vkc"):
-            raise ValueError(
+            yield (
                 f"scheduling.num_clusters: {k} clusters cannot be made of fleet.num_devices = {n} devices; "
                 f"accepted: 1 to {n}; lower the one or raise the other"
             )
-        return self
+
+    @property
+    def minimised(self) -> Literal["round", "mean_edge"]:
+        """Which delay assignments weigh: ``assignment.minimise``, or what the cloud's clock suggests."""
+        by_clock: Literal["round", "mean_edge"] = "round" if self.clock.cloud.asynchronous is None else "mean_edge"
+        return self.assignment.minimise or by_clock
+
+
+def check_size(config: ExperimentConfig) -> None:
+    """Raise ValueError if a round, or a run, would make more than the bounds above."""
+    training, cloud, edge = config.training, config.clock.cloud.asynchronous, config.clock.edge.asynchronous
+    scheduled = config.scheduling.num_scheduled
+    edges = min(config.fleet.num_edges, scheduled)
+    turns = {"edges": edges}
+    if cloud is not None:
+        name = "fleet.num_edges" if cloud.updates is None else "clock.cloud.asynchronous.updates"
+        turns = {name: cloud.updates or config.fleet.num_edges}
+    passes = {"training.edge_iterations": training.edge_iterations}
+    devices = {"scheduling.num_scheduled": scheduled} if cloud is None else {"devices of an edge": scheduled // edges}
+    if edge is not None:
+        passes = {} if edge.updates is None else {"clock.edge.asynchronous.updates": edge.updates}
+        devices = devices if edge.updates is None else {}
+    local = {"training.local_iterations": training.local_iterations}
+    # A cloud that waits has `scheduled` devices in all its turns together, unless each edge counts its arrivals.
+    trained = passes | devices | local if cloud is None and devices else turns | passes | devices | local
+    _check({"max_rounds": config.max_rounds}, MOST_ROUNDS, ROUND_S, "a run", "rounds")
+    _check(turns | passes, MOST_COMBINATIONS, COMBINATION_S, "a round", "models of edges")
+    _check(trained, MOST_ITERATIONS, ITERATION_S, "a round", "local iterations")
+
+
+def _check(factors: dict[str, int], most: int, each_s: float, whole: str, unit: str) -> None:
+    """Raise ValueError if the product is above `most`; the message names the largest factor that is a setting."""
+    total = math.prod(factors.values())
+    if total <= most:
+        return
+    name = max((name for name in factors if "." in name or name == "max_rounds"), key=lambda name: factors[name])
+    accepted = most // (total // factors[name])
+    product = " × ".join(f"{count:,}" for count in factors.values())
+    made = f"{total:,} {unit}" if len(factors) == 1 else f"{product} = {total:,} {unit}"
+    beside = ", ".join(f"{other} = {count:,}" for other, count in factors.items() if other != name)
+    raise ValueError(
+        f"{name}: got {factors[name]:,}; {whole} would have {made}, which take at least {_duration(total * each_s)}; "
+        f"accepted{f' with {beside}' * bool(beside)}: 1 to {max(accepted, 1):,}; lower it"
+    )
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("years", 365.25 * 86400), ("days", 86400.0), ("hours", 3600.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds / 60:.0f} minutes"

@@ -1,10 +1,10 @@
-"""Read a configuration from a YAML file and dotted overrides, and write it as YAML."""
+"""Read a configuration from a YAML file and dotted overrides, write it as YAML, and compare it with a saved one."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,18 @@ from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
 from hflray.config.pinning import pin_settings
 from hflray.errors import ConfigError
-from hflray.support.reader import MOST_CHARACTERS, UnfitError, construct_yaml, too_deep
+from hflray.support.reader import MOST_CHARACTERS
+from hflray.support.reader import parse_yaml as read_yaml
 from hflray.support.text import breaks_lines, one_line, shorten
 
 MAX_DIGITS = 19  # of a whole number
+# Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
+MAY_CHANGE = ("max_rounds", "target_accuracy", "target", "tracking", "checkpoint", "data.root", "training.backend",
+              "training.num_actors", "training.devices_per_actor", "training.cuda_graph")  # fmt: skip
+
+
+def _wrong(node: yaml.Node, reason: str) -> ConfigError:
+    return ConfigError(f"line {node.start_mark.line + 1}: {reason}")
 
 
 # ruamel.yaml 0.19.1 was tried in place of these two classes. It reads equal values from every shipped file and refuses
@@ -34,34 +42,28 @@ class _StrictLoader(yaml.SafeLoader):
             if key_node.tag == "tag:yaml.org,2002:merge":  # "<<: *base", which the parent class resolves
                 continue
             key = self.construct_object(key_node, deep=True)
+            name = one_line(key if isinstance(key, str) else repr(key))
             if isinstance(key, str) and breaks_lines(key):
-                line = key_node.start_mark.line + 1
-                raise ConfigError(
-                    f"line {line}: key '{one_line(key)}' has a line break or a control character; remove it"
-                )
-            name = key if isinstance(key, str) else repr(key)
+                raise _wrong(key_node, f"key '{name}' has a line break or a control character; remove it")
             if name in keys:
-                raise ConfigError(
-                    f"line {key_node.start_mark.line + 1}: key '{one_line(name)}' is given twice; keep one"
-                )
+                raise _wrong(key_node, f"key '{name}' is given twice; keep one")
             keys.add(name)
         return super().construct_mapping(node, deep=deep)
 
     def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
         value = str(self.construct_scalar(node))
         if any(unicodedata.category(letter) == "Cs" for letter in value):
-            raise ConfigError(
-                f"line {node.start_mark.line + 1}: the text '{one_line(value)[:40]}' has half a character; correct it"
-            )
+            raise _wrong(node, f"the text '{one_line(value)[:40]}' has half a character")
         return value
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         text = str(node.value)
         value: int = super().construct_yaml_int(node) if len(text) <= 2 * MAX_DIGITS else 10**MAX_DIGITS
         if abs(value) >= 10**MAX_DIGITS:
-            raise ConfigError(
-                f"line {node.start_mark.line + 1}: the number {text[:20]}{'…' * (len(text) > 20)} is too long; "
-                f"accepted: whole numbers of at most {MAX_DIGITS} digits; shorten it, or write it as in 1e20"
+            raise _wrong(
+                node,
+                f"the number {text[:20]}{'…' * (len(text) > 20)} is too long; accepted: whole numbers of at most "
+                f"{MAX_DIGITS} digits; shorten it, or write it as in 1e20",
             )
         return value
 
@@ -83,27 +85,10 @@ for _class in (_StrictLoader, _StrictDumper):
 
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text, which errors call `source`. Raises ConfigError."""
-    source = one_line(source)
-    if len(text) > MOST_CHARACTERS:
-        raise ConfigError(
-            f"{source}: the text is too long; accepted: at most {MOST_CHARACTERS:,} characters; give a sweep file"
-        )
     try:
-        return construct_yaml(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark else ""
-        problem = one_line(getattr(error, "problem", None) or str(error).splitlines()[0])
-        raise ConfigError(f"{source}: not valid YAML{line}: {problem}; correct it") from error
-    except RecursionError as error:
-        raise ConfigError(f"{source}: {too_deep()}") from error
-    except (ConfigError, UnfitError) as error:
-        raise ConfigError(f"{source}: {error}") from error
-    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        # PyYAML's constructors raise these for values such as the date 2026-13-45.
-        raise ConfigError(
-            f"{source}: not valid YAML: a value cannot be read ({one_line(error)}); correct it, or quote it as a text"
-        ) from error
+        return read_yaml(text, _StrictLoader)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{one_line(source)}: {error}; correct it") from error
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
@@ -213,3 +198,28 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 def to_yaml(config: BaseModel) -> str:
     """Return the configuration as YAML from which `load_config` makes an equal configuration."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)
+
+
+def changed_settings(
+    config: ExperimentConfig, saved: ExperimentConfig, may_change: Collection[str]
+) -> dict[str, list[Any]]:
+    """Return the settings among `may_change` that differ, {key: [saved value, new value]}.
+
+    Raises:
+        ConfigError: another setting that affects results differs.
+    """
+    new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
+    changed = {}
+    for key in new:
+        # Of two functions with one name, the second would go on under the name of the first.
+        renamed = key != "target.metric" or config.target.name != saved.target.name
+        free = renamed and any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+        if new[key] == old.get(key) or free:
+            continue
+        if key not in may_change:
+            raise ConfigError(
+                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new[key]!r}; "
+                "resume with the same configuration, or start anew"
+            )
+        changed[key] = [old.get(key), new[key]]
+    return changed

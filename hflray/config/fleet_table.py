@@ -1,7 +1,7 @@
 """What the tables of ``fleet: {name: table}`` say: devices, edges and links from CSV or Parquet, in SI units.
 
 Rows of the files, and what a column means, are in ``docs/howto/system.md``. What a file lacks is NaN here and drawn
-later (`hflray.fleet.table`). N, M and the area of the configuration follow from the files.
+later (`hflray.fleet.build`). N, M and the area of the configuration follow from the files.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from hflray.errors import ConfigError, nearest
-from hflray.support import inputs
+from hflray.config.base import Section
+from hflray.config.explanations import validate
+from hflray.errors import ConfigError
+from hflray.support import pinned
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.tables import Table, match, read_table
 from hflray.support.text import breaks_lines, one_line, shorten
 
 FILES = ("devices", "edges", "links")
-OPTIONS = (*FILES, "columns", "area")
 METRES_PER_DEGREE = 6_371_000 * np.pi / 180  # of a great circle on a sphere of the earth's mean radius
 TRAINING_PASSES = 3.0  # FedScale's ``computation`` is a forward pass, and the backward pass takes twice as long
 PLACES = {"metres": ("x_m", "y_m"), "degrees": ("longitude", "latitude")}
@@ -68,6 +70,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
 }  # fmt: skip
 KEYS = {"devices": ("device",), "edges": ("edge",), "links": ("device", "edge")}
+MEANINGS = sorted({*BOUNDS, *(name for key in COLUMNS for name in (*KEYS[key], *COLUMNS[key]))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,34 +99,42 @@ class FleetTable:
     notes: tuple[str, ...]
 
 
+class TableOptions(Section):
+    """The options of ``fleet: {name: table}``."""
+
+    devices: str | None = Field(None, description="path of the file of devices")
+    edges: str | None = Field(None, description="path of the file of edges")
+    links: str | None = Field(None, description="path of the file of links")
+    columns: dict[str, str] = Field({}, description="names in the file by known names, as in {latitude: LATITUDE}")
+    area: dict[str, tuple[float, float]] | None = Field(
+        None, description="the box of the rows that are taken, {x_m: [low, high], …} or {latitude: [low, high], …}"
+    )
+
+
 def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with pinned names of files. Raises ConfigError: one cannot be read."""
-    for key in options:
-        if key not in OPTIONS:
+    """Return the checked options with pinned names of files. Raises ConfigError: one is wrong or cannot be read."""
+    checked = validate(TableOptions, options, "fleet.options.")
+    for name in checked.columns:
+        if name not in MEANINGS:
             raise ConfigError(
-                f"fleet.options: unknown option {shorten(key)}{nearest(str(key), OPTIONS)}; accepted: "
-                f"{', '.join(OPTIONS)}"
+                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(MEANINGS)}; correct it"
             )
-    pinned = dict(options)
+    pinned_files: dict[str, str] = {}
     for key in FILES:
-        name = options.get(key)
-        if name is None:
-            continue
-        if not isinstance(name, str):
-            raise ConfigError(f"fleet.options.{key}: got {shorten(name)}; accepted: the path of a file; correct it")
+        name = getattr(checked, key)
         try:  # the file of a pinned name is not looked for, since a stranger may have named it
-            pinned[key] = name if inputs.is_pinned(name) else inputs.pin(name)
+            pinned_files |= {} if name is None else {key: name if pinned.is_pinned(name) else pinned.pin(name)}
         except ConfigError as error:
-            raise ConfigError(f"fleet.options.{key}: got {shorten(inputs.plain(name))}; {error}") from error
-    if not any(pinned.get(key) for key in FILES):
+            raise ConfigError(f"fleet.options.{key}: got {shorten(pinned.plain(name))}; {error}") from error
+    if not pinned_files:
         raise ConfigError("fleet.options: got no file; accepted: devices, edges or links; name one")
-    return pinned
+    return dict(options) | pinned_files
 
 
 def is_pinned(options: object) -> bool:
     """Return whether the names of all files among the options are pinned."""
     named = [options.get(key) for key in FILES] if isinstance(options, Mapping) else []
-    return any(named) and all(name is None or inputs.is_pinned(name) for name in named)
+    return any(named) and all(name is None or pinned.is_pinned(name) for name in named)
 
 
 def fleet_table(options: Mapping[str, Any]) -> FleetTable:
@@ -138,11 +149,11 @@ def fleet_table(options: Mapping[str, Any]) -> FleetTable:
 @lru_cache(maxsize=4)
 def _read(options_json: str) -> FleetTable:
     options: dict[str, Any] = json.loads(options_json)
-    renamed = _renamed(options.get("columns"))
+    renamed: dict[str, str] = options.get("columns") or {}
     tables: dict[str, Table] = {}
     for key in FILES:
         if options.get(key):
-            file, content = inputs.content_of(options[key])
+            file, content = pinned.content_of(options[key])
             tables[key] = read_table(f"fleet.options.{key}: {file}", file, content)
     notes: list[str] = []
     columns = _matched(tables, renamed, notes)
@@ -165,16 +176,13 @@ def _read(options_json: str) -> FleetTable:
         arrays["rate_bps"] = arrays["rate_bps"][:, None]
     if "gain" in arrays and "rate_bps" in arrays:
         arrays["rate_bps"] = np.where(np.isnan(arrays["gain"]), arrays["rate_bps"], np.nan)
-    is_named = {
-        "devices": "devices" not in tables or "device" in columns["devices"],
-        "edges": "edges" not in tables or "edge" in columns["edges"],
-    }
-    called = {key: tuple(every_name) for key, every_name in every.items() if every_name is not None and is_named[key]}
-    for key in called.keys() & chosen.keys():
-        if not chosen[key].all():
-            called[key] = tuple(name for name, take in zip(called[key], chosen[key], strict=True) if take)
+    called = dict[str, tuple[str, ...]]()
+    for key, all_names in every.items():
+        if all_names is not None and (key not in tables or KEYS[key][0] in columns[key]):
+            take = chosen.get(key, np.ones(len(all_names), bool))
+            called[key] = tuple(name for name, is_taken in zip(all_names, take, strict=True) if is_taken)
     return FleetTable(
-        files=", ".join(inputs.plain(options[key]) for key in tables),
+        files=", ".join(pinned.plain(options[key]) for key in tables),
         num_devices=counts["devices"],
         num_edges=counts["edges"],
         area_m=area_m,
@@ -205,29 +213,11 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
             listed = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
             notes.append(f"{table.name}: nothing uses the columns {listed}")
     for name, file_name in renamed.items():
-        if not any(name in each for each in columns.values()):
+        if not any(name in of_file for of_file in columns.values()):
             raise ConfigError(
                 f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
             )
     return columns
-
-
-def _renamed(columns: object) -> dict[str, str]:
-    """Return the checked option ``columns``."""
-    meanings = sorted({*BOUNDS, *(name for key in FILES for name in (*KEYS[key], *COLUMNS[key]))})
-    if columns is None:
-        return {}
-    if not isinstance(columns, Mapping) or not all(isinstance(text, str) for text in columns.values()):
-        raise ConfigError(
-            f"fleet.options.columns: got {shorten(columns)}; accepted: names in the file by known names, as in "
-            "{latitude: LATITUDE}; correct it"
-        )
-    for name in columns:
-        if name not in meanings:
-            raise ConfigError(
-                f"fleet.options.columns: unknown column {shorten(name)}; known: {', '.join(meanings)}; correct it"
-            )
-    return dict(columns)
 
 
 def _names(table: Table, column: str | None) -> tuple[str, ...]:
@@ -262,15 +252,18 @@ def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -
 def _give(arrays: dict[str, FloatArray], key: str, name: str, values: FloatArray, table: Table) -> None:
     """Add the numbers of a column to the arrays. Raises ConfigError: another column gives the same."""
     field = COLUMNS[key][name].field
-    twins = [other for other, each in COLUMNS[key].items() if other != name and each.field == field]
+    twins = [other for other, form in COLUMNS[key].items() if other != name and form.field == field]
     twins += {"cycles_per_sample": ["seconds_per_sample"], "seconds_per_sample": ["cycles_per_sample"]}.get(field, [])
-    if any(each in arrays for each in (field, *twins)):
+    if any(field_name in arrays for field_name in (field, *twins)):
         raise ConfigError(f"{table.name}, column {name}: says the same as {' or '.join(twins)}; keep one of them")
     arrays[field] = values
 
 
 def _places(
-    tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, str]], box: object, notes: list[str]
+    tables: Mapping[str, Table],
+    columns: Mapping[str, Mapping[str, str]],
+    box: Mapping[str, Any] | None,
+    notes: list[str],
 ) -> tuple[dict[str, FloatArray], float | None, dict[str, BoolArray], bool]:
     """Return the places, (n, 2), m, of each file that has them, the side of the square, m, the rows that are taken, and
     whether the side is exact.
@@ -297,9 +290,9 @@ def _places(
         _unwrap(raw)
     corners = _box(box, pair)
     if corners is not None:
-        for key, each in raw.items():
+        for key, array in raw.items():
             with np.errstate(invalid="ignore"):
-                inside = np.isnan(each[:, 0]) | ((each >= corners[0]) & (each <= corners[1])).all(axis=1)
+                inside = np.isnan(array[:, 0]) | ((array >= corners[0]) & (array <= corners[1])).all(axis=1)
             if not inside.any():
                 raise ConfigError(f"fleet.options.area: no row of {tables[key].name} lies in it; correct it")
             if not inside.all():
@@ -307,19 +300,20 @@ def _places(
                     f"{tables[key].name}: {int((~inside).sum())} of {len(inside)} rows lie outside of the area"
                 )
             chosen[key] = inside
-    points = np.concatenate([each[chosen[key]] for key, each in raw.items()])
+    points = np.concatenate([array[chosen[key]] for key, array in raw.items()])
     points = points[~np.isnan(points[:, 0])]
     if not len(points):
         return raw, None, chosen, False
     ends = np.array([points.min(axis=0), points.max(axis=0)]) if corners is None else corners
     if unit == "metres" and corners is None:
-        for key, each in raw.items():
-            for row, axis in np.argwhere(each < 0):
+        for key, array in raw.items():
+            for row, axis in np.argwhere(array < 0):
                 column = columns[key][pair[axis]]
                 raise tables[key].error(
-                    int(row), column, f"got {each[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area, "
-                    "whose corner then is 0; correct it",
-                )  # fmt: skip
+                    int(row),
+                    column,
+                    f"got {array[row, axis]:g}; accepted: at least 0, or a box in fleet.options.area",
+                )
         return raw, max(float(ends[1].max()), 0.1), chosen, False
     scale = np.ones(2)
     if unit == "degrees":
@@ -328,15 +322,15 @@ def _places(
     sides_m = (ends[1] - ends[0]) * scale
     area_m = max(float(sides_m.max()), 0.1)
     # Rounding must not put the last place outside.
-    return {key: np.clip((each - ends[0]) * scale, 0.0, area_m) for key, each in raw.items()}, area_m, chosen, True
+    return {key: np.clip((array - ends[0]) * scale, 0.0, area_m) for key, array in raw.items()}, area_m, chosen, True
 
 
 def _unwrap(places: Mapping[str, FloatArray]) -> None:
     """Let longitudes on both sides of the date line be neighbours, in place."""
-    longitudes = np.concatenate([each[:, 0] for each in places.values()])
+    longitudes = np.concatenate([array[:, 0] for array in places.values()])
     if np.nanmax(longitudes, initial=-180.0) - np.nanmin(longitudes, initial=180.0) > 180.0:
-        for each in places.values():
-            each[:, 0] = np.where(each[:, 0] < 0, each[:, 0] + 360.0, each[:, 0])
+        for array in places.values():
+            array[:, 0] = np.where(array[:, 0] < 0, array[:, 0] + 360.0, array[:, 0])
 
 
 def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> FloatArray:
@@ -344,27 +338,21 @@ def _pair(table: Table, columns: Mapping[str, str], pair: tuple[str, str]) -> Fl
     if lacking:
         raise ConfigError(f"{table.name}: has no column {lacking[0]}; accepted: {' and '.join(pair)}; add it")
     values = [table.numbers(columns[name], *BOUNDS[name]) for name in pair]
-    one = np.flatnonzero(np.isnan(values[0]) != np.isnan(values[1]))
-    if len(one):
-        name = pair[0] if np.isnan(values[0][one[0]]) else pair[1]
-        raise table.error(int(one[0]), columns[name], f"is empty beside {' and '.join(pair)}; fill it, or empty both")
+    lone = np.flatnonzero(np.isnan(values[0]) != np.isnan(values[1]))
+    if len(lone):
+        name = pair[0] if np.isnan(values[0][lone[0]]) else pair[1]
+        raise table.error(int(lone[0]), columns[name], f"is empty beside {' and '.join(pair)}; fill it, or empty both")
     return np.stack(values, axis=-1)
 
 
-def _box(box: object, pair: tuple[str, str]) -> FloatArray | None:
+def _box(box: Mapping[str, Any] | None, pair: tuple[str, str]) -> FloatArray | None:
     """Return the corners of the box, (2, 2), of the option ``area``; None if it is not set."""
     if box is None:
         return None
     accepted = f"{{{pair[0]}: [low, high], {pair[1]}: [low, high]}}"
-    error = ConfigError(f"fleet.options.area: got {shorten(box)}; accepted: {accepted}; correct it")
-    if not isinstance(box, Mapping) or set(box) != set(pair):
-        raise error
-    try:
-        corners = np.array([box[name] for name in pair], dtype=np.float64).T
-    except (TypeError, ValueError):
-        raise error from None
-    if corners.shape != (2, 2) or not np.isfinite(corners).all() or not (corners[0] < corners[1]).all():
-        raise error
+    corners = np.array([box[name] for name in pair if name in box], dtype=np.float64).T
+    if set(box) != set(pair) or not (corners[0] < corners[1]).all():
+        raise ConfigError(f"fleet.options.area: got {shorten(box)}; accepted: {accepted}; correct it")
     return corners
 
 

@@ -1,20 +1,23 @@
-"""The section of the training of the D3QN assigner (Algorithm 5 of the paper)."""
+"""The sections of what is learned: the D3QN assigner (Algorithm 5 of the paper), and the scheduler ``learned``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticUndefined
 
-from hflray.config.base import IntRange, Named, Range, Section
+from hflray.config.base import Named, Pair, Positive, Range, Section, Share
+
+Count = Annotated[int, Field(ge=1)]
 
 
 class TeacherConfig(Section):
     """The assigner whose assignments the learned assigner imitates."""
 
     name: Annotated[str, Named("assigner")] = Field(
-        "hfel", description="any assigner that does not need a policy; the paper: hfel"
+        "hfel", description="an assigner that needs no policy; the paper: hfel"
     )
     exchanges: int = Field(300, ge=0, le=10_000_000, description="hfel: random exchanges tried (the paper: 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
@@ -51,13 +54,13 @@ class LearningConfig(Section):
         2000, ge=1, le=10_000_000, description="fleets that the teacher solves before training; they are cached"
     )
     cache: str | None = Field(None, description="folder of the solved fleets; null: ~/.cache/hflray/fleets/<hash>")
-    num_scheduled: IntRange | None = Field(None, description="H, or a range of H; null: scheduling.num_scheduled")
-    num_edges: IntRange | None = Field(None, description="M, or a range of M (shared only); null: fleet.num_edges")
-    delay_weight: Range | None = Field(
+    num_scheduled: Range[Count] | None = Field(None, description="H, or a range of H; null: scheduling.num_scheduled")
+    num_edges: Range[Count] | None = Field(None, description="M, or a range of M (shared only); null: fleet.num_edges")
+    delay_weight: Range[Positive] | None = Field(
         None, description="λ, or a range in which its logarithm is uniform; null: cost.delay_weight"
     )
-    model_kb: tuple[float, ...] | None = Field(
-        None, description="values of z in KB, from which one is drawn; null: cost.model_kb"
+    model_kb: tuple[Positive, ...] | None = Field(
+        None, min_length=1, description="values of z in KB, from which one is drawn; null: cost.model_kb"
     )
     base_share: float = Field(0.5, ge=0, le=1, description="share of fleets with cost.delay_weight and cost.model_kb")
     reward: Literal["teacher", "cost"] = Field(
@@ -86,7 +89,7 @@ class LearningConfig(Section):
     target_update_steps: int = Field(
         2000, ge=1, description="J, environment steps between updates of the target network"
     )
-    epsilon: Range = Field((1.0, 0.05), description="[first, last] probability of a random action")
+    epsilon: Pair[Share] = Field((1.0, 0.05), description="[first, last] probability of a random action")
     epsilon_steps: int = Field(50_000, ge=1, description="environment steps until the last epsilon")
     training_intensity: float | None = Field(
         4.0, gt=0, description="transitions replayed for each transition sampled; null: set by update_every"
@@ -104,20 +107,6 @@ class LearningConfig(Section):
     environments: int = Field(4, ge=1, le=10_000, description="episodes sampled at the same time")
     evaluate_every: int = Field(10_000, ge=1, description="environment steps between evaluations")
     evaluation_fleets: int = Field(100, ge=1, le=1_000_000, description="held-out fleets (the paper: 100)")
-
-    @field_validator("num_scheduled", "num_edges", "delay_weight")
-    @classmethod
-    def _above_zero(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
-        if value is not None and value[0] <= 0:
-            raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
-        return value
-
-    @field_validator("model_kb")
-    @classmethod
-    def _sizes_above_zero(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if value is not None and not (value and all(size > 0 for size in value)):
-            raise ValueError("accepted: a list of numbers above 0; correct it")
-        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -137,27 +126,47 @@ class LearningConfig(Section):
             )
         return tree
 
-    @field_validator("epsilon")
-    @classmethod
-    def _epsilon_is_a_probability(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= probability <= 1 for probability in value):
-            raise ValueError("accepted: [first, last], each from 0 to 1; correct it")
-        return value
-
-    @model_validator(mode="after")
-    def _can_be_trained(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.architecture == "shared" and self.features != "db":
-            raise ValueError(
+            yield (
                 f"features: got '{self.features}' for the shared network, which needs each edge's bandwidth; set "
                 "features: db, or architecture: bilstm"
             )
         if self.td == 0 and self.ce == 0:
-            raise ValueError("td, ce: both weights are 0 and nothing would be learned; raise one of them")
+            yield "td, ce: both weights are 0 and nothing would be learned; raise one of them"
         if self.minutes is None and self.env_steps is None:
-            raise ValueError("minutes, env_steps: both are null and training would not end; set one of them")
+            yield "minutes, env_steps: both are null and training would not end; set one of them"
         if self.architecture == "bilstm" and self.num_edges is not None and self.num_edges[0] != self.num_edges[1]:
-            raise ValueError(
+            yield (
                 f"num_edges: got {list(self.num_edges)} for the bilstm network, which is made for one M; set "
                 "architecture: shared, or give one number"
             )
-        return self
+
+
+class AgentConfig(Section):
+    """How the scheduler ``learned`` is trained by PPO on ``hflray/Scheduling-v0`` (task ``train_scheduler``).
+
+    An episode ends at ``target_accuracy`` (0.85 if it is null) or after ``max_rounds`` rounds.
+    """
+
+    reward: Literal["energy", "cost", "accuracy_per_joule"] = Field(
+        "energy",
+        description="energy: minus the round's energy; cost: minus its E + λT; accuracy_per_joule: the accuracy that "
+        "the round gained per joule",
+    )
+    env_steps: int = Field(30_000, ge=1, le=10_000_000_000, description="rounds played in training")
+    width: int = Field(32, ge=1, le=65_536, description="units of the network's layers")
+    learning_rate: float = Field(1e-3, gt=0, description="learning rate of Adam")
+    gamma: float = Field(0.99, ge=0, le=1, description="discount factor of a round")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="λ of the generalised advantage estimate")
+    clip: float = Field(0.2, gt=0, description="PPO: largest change of a probability's ratio that is rewarded")
+    entropy: float = Field(0.0, ge=0, description="weight of the entropy of a round's first draw")
+    grad_clip: float | None = Field(0.5, gt=0, description="largest norm of a gradient; null: they are not clipped")
+    train_batch: int = Field(
+        2000, ge=1, le=10_000_000, description="least number of rounds in a batch, each played anew"
+    )
+    minibatch: int = Field(250, ge=1, le=10_000_000, description="rounds in an update")
+    epochs: int = Field(4, ge=1, le=100_000, description="passes over a batch")
+    environments: int = Field(16, ge=1, le=10_000, description="episodes played at the same time")
+    evaluate_every: int = Field(6_000, ge=1, description="rounds between evaluations")
+    evaluation_fleets: int = Field(20, ge=1, le=1_000_000, description="held-out fleets")

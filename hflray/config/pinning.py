@@ -1,6 +1,6 @@
 """Paths in a configuration or a sweep file; references and policies among them are pinned to their files' content.
 
-`hflray.support.references` and `hflray.support.policies` say what a pinned name is.
+`hflray.support.references` and `hflray.support.pinned` say what a pinned name is.
 
 A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder; this
 holds for all settings in `PATHS`. The functions know from the mark `Named` which settings name something of the
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,14 @@ from pydantic import BaseModel
 from hflray import registry
 from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
-from hflray.config.explanations import Model, validate
-from hflray.config.reference import section_of
+from hflray.config.explanations import Model, section_of, validate
 from hflray.errors import ConfigError
-from hflray.support import inputs, policies, references
+from hflray.support import pinned, references
 from hflray.support.text import holds_secret, one_line, shorten, shown_address
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
+Change = Callable[[str, str], str]  # called with the dotted key and the text of each setting that is a text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
 SQLITE = "sqlite:///"
 # The settings whose texts are paths, each with how such a text begins and ends; their other texts are names.
@@ -36,7 +35,8 @@ PATHS = {
     "data.name": ("", ".npz"), "data.root": ("", ""), "learning.cache": ("", ""), "tracking.uri": (SQLITE, ""),
     "world.availability.options.path": ("", ""), "world.fading.options.path": ("", ""),
     "world.mobility.options.path": ("", ""),
-    "world.edge_failure.trace": ("", ""), **dict.fromkeys(policies.SETTINGS, ("", policies.SUFFIX)),
+    "world.edge_failure.trace": ("", ""), "assignment.policy": ("", pinned.POLICY),
+    "scheduling.options.policy": ("", pinned.POLICY),
 }  # fmt: skip
 
 
@@ -66,13 +66,12 @@ def pin_settings(tree: Mapping[str, Any], folder: Path | None = None) -> dict[st
     Raises:
         ConfigError: a reference has no text; the message names the setting.
     """
-    changed: dict[str, Any] = _changed(dict(tree), "", _pinning(folder))
-    return changed
+    return _changed(tree, _pinning(folder))
 
 
 def pin_sweep(tree: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """Return the tree of a sweep file, as it is written, with pinned references; see `pin_settings`."""
-    return _changed_sweep(tree, _pinning(folder, sweep=True))
+    return _changed(tree, _pinning(folder, sweep=True), sweep=True)
 
 
 def absolute_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,48 +98,46 @@ def absolute_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
                 "correct it, or remove it"
             ) from error
 
-    return _changed_sweep(tree, absolute)
+    return _changed(tree, absolute, sweep=True)
 
 
 def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, list[str]]:
     """Return the references of a configuration, or of a sweep file, by the dotted key of the setting."""
     by_key: dict[str, list[str]] = {}
-    for key, name in _named(tree, sweep, is_reference):
-        by_key.setdefault(key, []).append(name)
+    for key, name in _texts_in(tree, sweep):
+        if is_reference(key, name):
+            by_key.setdefault(key, []).append(name)
     return by_key
 
 
 def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of policies in the tree of a sweep file, each with the dotted key of its setting."""
-    return _named(tree, True, lambda key, name: key in policies.SETTINGS)
+    return [(key, name) for key, name in _texts_in(tree, True) if pinned.SETTINGS.get(key) == "copied"]
 
 
 def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, str]]:
     """Return the names of files of data in a configuration, or in a sweep file, each with the key of its setting."""
-    return _named(tree, sweep, lambda key, name: key in inputs.SETTINGS)
+    return [(key, name) for key, name in _texts_in(tree, sweep) if pinned.SETTINGS.get(key) in ("kept", "placed")]
 
 
-def _named(tree: Mapping[str, Any], sweep: bool, is_meant: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return the dotted keys and texts of a configuration, or of a sweep file, that are meant."""
-    names: list[tuple[str, str]] = []
+def _texts_in(tree: Mapping[str, Any], sweep: bool) -> list[tuple[str, str]]:
+    """Return the texts of a configuration, or of a sweep file, each with the dotted key of its setting."""
+    texts: list[tuple[str, str]] = []
 
-    def collect(key: str, name: str) -> str:
-        if is_meant(key, name):
-            names.append((key, name))
-        return name
+    def collect(key: str, text: str) -> str:
+        texts.append((key, text))
+        return text
 
-    if sweep:
-        _changed_sweep(tree, collect)
-    else:
-        _changed(dict(tree), "", collect)
-    return names
+    _changed(tree, collect, sweep)
+    return texts
 
 
 def validate_stored(model: type[Model], tree: Any, source: object, goes_on: bool = False) -> Model:
     """Return a configuration, or a sweep file, that hflray is said to have written into a folder, checkpoint or policy.
 
     Every such tree goes through here, because it may be a stranger's: nothing that it names is looked up. An older
-    hflray stored passwords in addresses, which are left out, and settings that are gone (`_without_gone`).
+    hflray stored passwords in addresses, which are left out, and settings that are gone: ``training.autotune``, because
+    nothing is measured any more, and kernels (`NEAREST`).
 
     Args:
         model: `ExperimentConfig`, one of its sections, or the model of a sweep file.
@@ -155,47 +152,31 @@ def validate_stored(model: type[Model], tree: Any, source: object, goes_on: bool
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: holds no settings; give what hflray has written, or begin anew from a sweep file")
     refuse_unpinned(tree, source, sweep)
-    change = _changed_sweep if sweep else partial(_changed, key="")
-    tree = change(tree, change=_without_secrets)
-    if sweep:
-        parts = {name: tree[name] for name in ("experiment", "sweep") if isinstance(tree.get(name), dict)}
-        return validate(model, tree | {name: _without_gone(part) for name, part in parts.items()})
-    kernel = str((tree.get("training") or {}).get("kernel")) if goes_on else ""
-    if kernel in NEAREST:
-        log.warning("training.kernel: %r is gone; going on with %r, the nearest", kernel, NEAREST[kernel])
-    return validate(model, _without_gone(tree))
+
+    def renew(key: str, text: str) -> str:
+        if key == "training.kernel" and text in NEAREST:
+            if goes_on:
+                log.warning("training.kernel: %r is gone; going on with %r, the nearest", text, NEAREST[text])
+            return NEAREST[text]
+        return shown_address(text) if key == "tracking.uri" and holds_secret(text) else text
+
+    return validate(model, _changed(_without_gone(tree), renew, sweep))
 
 
 # Kernels that are gone, and the nearest ones, with which a run that was begun with them goes on.
 NEAREST = {"native": "fused", "compiled": "channels_last"}
 
 
-def _without_gone(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return settings, or the axes of a sweep, of an older hflray without what is gone; see `NEAREST`.
-
-    ``training.autotune`` is gone because nothing is measured any more.
-    """
-    tree = {key: value for key, value in tree.items() if key != "training.autotune"}
-    if "training.kernel" in tree:
-        tree["training.kernel"] = _nearest(tree["training.kernel"])
-    training = tree.get("training")
-    if isinstance(training, dict):
-        settings = {key: value for key, value in training.items() if key != "autotune"}
-        tree["training"] = settings | ({"kernel": _nearest(settings["kernel"])} if "kernel" in settings else {})
-    return tree
-
-
-def _nearest(value: Any) -> Any:
-    """Return a kernel that is gone, alone or among the values of an axis, as the nearest one."""
-    if isinstance(value, dict):
-        return {key: _nearest(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_nearest(each) for each in value]
-    return NEAREST.get(value, value) if isinstance(value, str) else value
-
-
-def _without_secrets(key: str, name: str) -> str:
-    return shown_address(name) if key == "tracking.uri" and holds_secret(name) else name
+def _without_gone(value: Any, key: str = "") -> Any:
+    """Return settings, or the axes of a sweep, without ``training.autotune``."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: f"{key}.{name}" for name in value}
+    return {
+        name: _without_gone(value[name], dotted)
+        for name, dotted in inner.items()
+        if not dotted.endswith(".training.autotune")
+    }
 
 
 def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
@@ -206,19 +187,12 @@ def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
     Raises:
         ConfigError: there is one; the message begins with `source`.
     """
-    for key, names in references_in(tree, sweep).items() if isinstance(tree, dict) else ():
-        for name in names:
-            reference = references.parse(name)
-            if reference is not None and not reference.sha256:
-                raise ConfigError(
-                    f"{source}: {key}: got {shorten(name)} without the hash of its text, which hflray always writes; "
-                    "the file is not hflray's; begin anew from a sweep file"
-                )
-    for key, name in inputs_in(tree, sweep) if isinstance(tree, dict) else ():
-        if not inputs.is_pinned(name):
+    for key, name in _texts_in(tree, sweep) if isinstance(tree, dict) else ():
+        is_input = pinned.SETTINGS.get(key) in ("kept", "placed")
+        if (is_input or is_reference(key, name)) and not pinned.is_pinned(name):
             raise ConfigError(
-                f"{source}: {key}: got {shorten(name)} without the hash of its file, which hflray always writes; the "
-                "file is not hflray's; begin anew from a sweep file"
+                f"{source}: {key}: got {shorten(name)} without the hash of its {'file' if is_input else 'text'}, which "
+                "hflray always writes; the file is not hflray's; begin anew from a sweep file"
             )
 
 
@@ -232,19 +206,15 @@ def _pinning(folder: Path | None, sweep: bool = False) -> Change:
     def pin(key: str, name: str) -> str:
         if folder is not None and _is_path(key, name):
             name = _beside(key, name, folder, sweep and key != "data.name")
-        if key in policies.SETTINGS:
-            return policies.pin(name)
-        if key in inputs.SETTINGS:
-            try:
-                return inputs.pin(name, folder, inputs.SETTINGS[key])
-            except ConfigError as error:
-                raise ConfigError(f"{key}: got {shorten(inputs.plain(name))}; {error}") from error
-        if not is_reference(key, name):
-            return name
+        how = pinned.SETTINGS.get(key)
+        if how == "copied":
+            return pinned.pin_policy(name)
         try:
-            return references.pin(name, folder)
+            if how is not None:
+                return pinned.pin(name, folder, how == "kept")
+            return references.pin(name, folder) if is_reference(key, name) else name
         except ConfigError as error:
-            raise ConfigError(f"{key}: got {shorten(name)}; {error}") from error
+            raise ConfigError(f"{key}: got {shorten(name if how is None else pinned.plain(name))}; {error}") from error
 
     return pin
 
@@ -278,12 +248,17 @@ def _beside(key: str, name: str, folder: Path, always: bool) -> str:
     return f"{start}{folder / path}" if beside or always else name
 
 
-def _changed_sweep(tree: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    changed = dict(tree)
-    if isinstance(tree.get("experiment"), dict):
-        changed["experiment"] = _changed(tree["experiment"], "", change)
-    if isinstance(tree.get("tracking"), dict):
-        changed["tracking"] = _changed(tree["tracking"], "tracking", change)
+def _changed(tree: Mapping[str, Any], change: Change, sweep: bool = False) -> dict[str, Any]:
+    """Return a configuration, or a sweep file, with `change` applied to every text of a setting in it."""
+    if not sweep:
+        changed: dict[str, Any] = _changed_value(dict(tree), "", change)
+        return changed
+    places = {"experiment": "", "tracking": "tracking"}
+    changed = dict(tree) | {
+        name: _changed_value(tree[name], key, change)
+        for name, key in places.items()
+        if isinstance(tree.get(name), dict)
+    }
     if isinstance(tree.get("sweep"), dict):
         changed["sweep"] = {key: _changed_axis(axis, one_line(key), change) for key, axis in tree["sweep"].items()}
     return changed
@@ -293,19 +268,16 @@ def _changed_axis(axis: Any, key: str, change: Change) -> Any:
     if not isinstance(axis, dict):
         return axis
     return {
-        form: [_changed(value, key, change) for value in values]
-        if form in _FORMS and isinstance(values, list)
-        else values
+        form: _changed_value(values, key, change) if form in _FORMS and isinstance(values, list) else values
         for form, values in axis.items()
     }
 
 
-def _changed(value: Any, key: str, change: Change) -> Any:
-    """Return the value of a dotted key with `change` applied to every name of the registry and every path in it."""
-    if key in named_settings() or key in PATHS or key in inputs.SETTINGS:
-        if isinstance(value, str):
-            return change(key, value)
-        return [_changed(each, key, change) for each in value] if isinstance(value, list | tuple) else value
+def _changed_value(value: Any, key: str, change: Change) -> Any:
+    if isinstance(value, str):
+        return change(key, value)
+    if isinstance(value, list | tuple):
+        return [_changed_value(inner, key, change) for inner in value]
     if not isinstance(value, dict):
         return value
-    return {name: _changed(each, f"{key}.{name}" if key else str(name), change) for name, each in value.items()}
+    return {name: _changed_value(inner, f"{key}.{name}" if key else str(name), change) for name, inner in value.items()}

@@ -6,17 +6,15 @@ names end in SI units, convert them, and no other code does.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from hflray.config.base import MOST_SAMPLES, IntRange, Named, Range, Section
-from hflray.errors import ConfigError
+from hflray.config.base import MOST_SAMPLES, Named, Range, Section
 
-# The upper ends of ranges. They and the bounds of the other settings are far beyond any system and keep numbers finite.
-LARGEST = {
-    "cycles_per_sample": 10**15, "samples": MOST_SAMPLES, "edge_bandwidth_mhz": 10**9, "max_cpu_ghz": 10**6,
-}  # fmt: skip
+# The bounds are far beyond any system and keep numbers finite.
+Megahertz = Annotated[float, Field(gt=0, le=1e9)]
 BITS_PER_KB = 8 * 1024  # a KB has 1024 bytes (docs/design.md, "Vocabulary")
 
 
@@ -34,9 +32,7 @@ class FleetConfig(Section):
         (1.5, 1.5)
     """
 
-    name: Annotated[str, Named("fleet")] = Field(
-        "random", description="random | table | your own, as in mine.py:make; see docs/howto/system.md"
-    )
+    name: Annotated[str, Named("fleet")] = Field("random", description="what makes it; see docs/howto/system.md")
     options: dict[str, Any] = Field({}, description="arguments of the fleet, such as devices and edges of table")
     num_devices: int = Field(100, ge=1, le=10_000_000, description="N, the devices of the fleet")
     num_edges: int = Field(5, ge=1, le=1_000_000, description="M, the edge servers")
@@ -50,20 +46,24 @@ class FleetConfig(Section):
     noise_dbm_per_hz: float = Field(
         -174.0, ge=-400, le=200, description="N_0; the paper prints dBm/MHz (docs/design.md, D1)"
     )
-    cycles_per_sample: Range = Field((1e4, 1e5), description="u_n, CPU cycles for one sample")
-    samples: IntRange = Field(
+    cycles_per_sample: Range[Annotated[float, Field(gt=0, le=1e15)]] = Field(
+        (1e4, 1e5), description="u_n, CPU cycles for one sample"
+    )
+    samples: Range[Annotated[int, Field(ge=1, le=MOST_SAMPLES)]] = Field(
         (400, 700),
         description="D_n where no data are loaded; if it is not set, Table I's range for data.name; an experiment uses "
         "its partition's sizes",
     )
-    power_dbm: Range = Field((0.0, 23.0), description="lowest and highest transmit power p_n")
+    power_dbm: Range[Annotated[float, Field(ge=-200, le=200)]] = Field(
+        (0.0, 23.0), description="lowest and highest transmit power p_n"
+    )
     power_law: Literal["dbm", "watt"] = Field(
         "dbm",
         description="scale on which p_n is uniform between the ends of power_dbm; the paper does not say which",
     )
     edge_power_dbm: float = Field(23.0, ge=-200, le=200, description="p^m, transmit power of an edge server")
-    edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m, bandwidth of an edge server")
-    edge_bandwidths_mhz: tuple[float, ...] | None = Field(
+    edge_bandwidth_mhz: Range[Megahertz] = Field((0.5, 3.0), description="B_m, bandwidth of an edge server")
+    edge_bandwidths_mhz: tuple[Megahertz, ...] | None = Field(
         None, description="B_m of each edge server; null: drawn from edge_bandwidth_mhz"
     )
     deployment_seed: int | None = Field(
@@ -75,7 +75,9 @@ class FleetConfig(Section):
     cloud_bandwidth_mhz: float = Field(
         10.0, gt=0, le=1e9, description="B, bandwidth of each edge server's link to the cloud"
     )
-    max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max, highest CPU frequency")
+    max_cpu_ghz: Range[Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        (2.0, 2.0), description="f_n^max, highest CPU frequency"
+    )
     slow_share: float = Field(
         0.0, ge=0, le=1, description="share of the devices whose f_n^max is divided by slow_factor, drawn last; 0: none"
     )
@@ -97,11 +99,8 @@ class FleetConfig(Section):
         sizes = ("num_devices", "num_edges", "area_km")
         if is_pinned(tree["options"]) and all(name in tree for name in sizes):
             return tree  # hflray has written it
-        try:
-            tree = tree | {"options": pinned_options(tree["options"])}
-            table = fleet_table(tree["options"])
-        except ConfigError as error:
-            raise ValueError(str(error).removeprefix("fleet.")) from error
+        tree = tree | {"options": pinned_options(tree["options"])}
+        table = fleet_table(tree["options"])
         of_files: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}
         if table.area_m is not None and (table.is_area_exact or tree.get("area_km") is None):
             of_files["area_km"] = table.area_m / 1e3
@@ -121,42 +120,13 @@ class FleetConfig(Section):
             )
         return tree
 
-    @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
-    @classmethod
-    def _positive(cls, value: tuple[float, float], info: ValidationInfo) -> tuple[float, float]:
-        if value[0] <= 0:
-            raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
-        largest = LARGEST[str(info.field_name)]
-        if value[1] > largest:
-            raise ValueError(f"accepted: numbers above 0 and at most {largest:,}; lower it")
-        return value
-
-    @field_validator("power_dbm")
-    @classmethod
-    def _power_in_bounds(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] < -200 or value[1] > 200:
-            raise ValueError("accepted: numbers from -200 to 200; correct it")
-        return value
-
-    @field_validator("edge_bandwidths_mhz")
-    @classmethod
-    def _all_positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        largest = LARGEST["edge_bandwidth_mhz"]
-        if value is not None and not all(0 < bandwidth <= largest for bandwidth in value):
-            raise ValueError(
-                f"accepted: a list of numbers above 0, one for each edge, and at most {largest:,}; correct it"
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _one_bandwidth_per_edge(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         count = None if self.edge_bandwidths_mhz is None else len(self.edge_bandwidths_mhz)
         if count is not None and count != self.num_edges:
-            raise ValueError(
+            yield (
                 f"edge_bandwidths_mhz: {count} values for num_edges = {self.num_edges}; accepted: one for each edge; "
                 "correct the one or the other"
             )
-        return self
 
     @property
     def noise_w_per_hz(self) -> float:

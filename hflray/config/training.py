@@ -1,12 +1,13 @@
-"""The sections of the data and of local training (Algorithm 1), with the processes and processors that run it."""
+"""The sections of what is learned and how: data, network, local training (Algorithm 1), and how models are combined."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from hflray.config.base import MOST_SAMPLES, IntRange, Named, Section
+from hflray.config.base import MOST_SAMPLES, Named, Range, Section
 from hflray.support.text import shorten
 
 Kind = Literal["classification", "regression", "next_token"]  # the kind of problem that a data set poses
@@ -17,11 +18,7 @@ WITH_A_SPLIT = ("fashion_mnist", "cifar10")  # the data sets that have an offici
 class DataConfig(Section):
     """Which data set is used, and which samples each device holds."""
 
-    name: Annotated[str, Named("dataset", endings=(".npz",))] = Field(
-        "digits",
-        description="digits | fashion_mnist | cifar10 | synthetic | breast_cancer | diabetes | friedman1 | "
-        "pydoc_topics | table | leaf | a path ending in .npz",
-    )
+    name: Annotated[str, Named("dataset", endings=(".npz",))] = Field("digits", description="the data set")
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     options: dict[str, Any] = Field(
         {}, description="arguments of the data set, such as file, target and owner of table"
@@ -38,9 +35,7 @@ class DataConfig(Section):
         "at the test set",
     )
     partition: Annotated[str, Named("partition")] = Field(
-        "majority",
-        description="majority | dirichlet | iid | shards | edge_dirichlet | edge_iid | edge_noniid | resampled | "
-        "owners | flwr:NAME, such as ShardPartitioner",
+        "majority", description="how samples are dealt to devices; of flwr:NAME such as ShardPartitioner"
     )
     partition_options: dict[str, Any] = Field(
         {},
@@ -49,37 +44,33 @@ class DataConfig(Section):
     )
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")
-    samples_per_device: IntRange | None = Field(
+    samples_per_device: Range[Annotated[int, Field(ge=1, le=MOST_SAMPLES)]] | None = Field(
         None,
         description="range of D_n; null: the paper's range for the data set, scaled down if there are too few samples",
     )
     preprocess: Literal["crop", "pca"] = Field("crop", description="how 1×10×10 inputs are made for the mini model")
 
-    @model_validator(mode="after")
-    def _has_an_official_split(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.split == "official" and self.name not in WITH_A_SPLIT:
-            raise ValueError(
+            yield (
                 f"split: got official with data.name = {shorten(self.name)}, which has one split only; accepted with "
                 f"it: stratified; set split to it, or name to {' or '.join(WITH_A_SPLIT)}"
             )
-        return self
 
-    @field_validator("samples_per_device")
-    @classmethod
-    def _at_least_one(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
-        if value is not None and value[0] < 1:
-            raise ValueError("accepted: 1 sample or more for each device; raise the lower end")
-        if value is not None and value[1] > MOST_SAMPLES:
-            raise ValueError(f"accepted: at most {MOST_SAMPLES:,} samples for each device; lower the upper end")
-        return value
+
+class ModelConfig(Section):
+    """The network, by name or reference, and the options of its constructor."""
+
+    name: Annotated[str, Named("model")] = Field(
+        "paper_cnn", description="the network; of torchvision:NAME such as resnet18"
+    )
+    options: dict[str, Any] = Field({}, description="further arguments of the network")
 
 
 class RuleConfig(Section):
     """What a device does with its gradients."""
 
-    name: Annotated[str, Named("local_rule")] = Field(
-        "sgd", description="sgd | fedprox | scaffold | feddyn | fednova | mtgc | your own, as in mine.py:Prox"
-    )
+    name: Annotated[str, Named("local_rule")] = Field("sgd", description="the rule")
     options: dict[str, Any] = Field({}, description="arguments of the rule")
 
 
@@ -112,7 +103,7 @@ class TrainingConfig(Section):
         "another rule, aggregator or compressor, and with privacy",
     )
     loss: Annotated[str | None, Named("loss")] = Field(
-        None, description="cross_entropy | mse; null: cross_entropy for classes and tokens, mse for a regression"
+        None, description="null: cross_entropy for classes and tokens, mse for a regression"
     )
     local_iteration: Literal["epoch", "full_batch", "step"] = Field(
         "epoch",
@@ -166,23 +157,70 @@ class TrainingConfig(Section):
         description="torch threads of each actor; they change low bits, so all backends share them; null: 1",
     )
 
-    @model_validator(mode="after")
-    def _refuse_gpu_settings_on_cpus(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         for name, value in (("precision", "tf32"), ("cuda_graph", True)):
             if self.device == "cpu" and getattr(self, name) == value:
-                raise ValueError(
+                yield (
                     f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or remove {name}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_to_size_the_pool(self) -> Self:
         if self.devices_per_actor is not None and self.num_actors is not None:
-            raise ValueError(
+            yield (
                 f"devices_per_actor = {self.devices_per_actor} and num_actors = {self.num_actors} both say how many "
                 "actors there are; accepted: one of the two; remove the other"
             )
-        return self
+
+
+class AggregatorConfig(Section):
+    """How models are combined at one place."""
+
+    name: Annotated[str, Named("aggregator")] = Field(
+        "mean",
+        description="mean is for both places; fedavgm, fedadagrad, fedadam and fedyogi for the cloud, the others for "
+        "edges",
+    )
+    options: dict[str, Any] = Field({}, description="arguments of the aggregator")
+
+
+class AggregationConfig(Section):
+    """How an edge combines its devices, and the cloud the edges."""
+
+    edge: AggregatorConfig = AggregatorConfig()
+    cloud: AggregatorConfig = AggregatorConfig()
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="weight of a device's model; samples: its D_n; uniform: 1"
+    )
+
+
+class CompressorConfig(Section):
+    """How updates are shortened on one hop."""
+
+    name: Annotated[str, Named("compressor")] = Field("none", description="the compressor")
+    options: dict[str, Any] = Field({}, description="arguments of the compressor")
+
+
+class CompressionConfig(Section):
+    """How a device shortens what it sends to its edge, and an edge to the cloud."""
+
+    device: CompressorConfig = CompressorConfig()
+    edge: CompressorConfig = CompressorConfig()
+
+
+class PrivacyConfig(Section):
+    """Differential privacy of devices (`hflray.training.privacy`)."""
+
+    clip: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="largest L2 norm of the update that a device sends in an edge iteration; null: no privacy",
+    )
+    noise_multiplier: float = Field(
+        1.0,
+        gt=0,
+        le=1e9,
+        description="standard deviation of the noise in an edge's sum of updates, in multiples of clip",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ for which ε is computed")
 
 
 # Settings that may change between two rounds of a run. PBT changes them when a trial adopts another's checkpoint.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field
 
-from hflray.config.base import Named, Range, Section
+from hflray.config.base import Named, Range, Section, Share
+
+Amount = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class AvailabilityConfig(Section):
     """Which devices answer when a round is planned."""
 
-    name: Annotated[str, Named("availability")] = Field(
-        "always", description="always | bernoulli | markov | diurnal | trace"
-    )
+    name: Annotated[str, Named("availability")] = Field("always", description="the rule")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as probability of bernoulli")
 
 
@@ -32,21 +33,19 @@ class ComputeJitterConfig(Section):
 class FadingConfig(Section):
     """How the power gain of the devices' links varies about its mean."""
 
-    name: Annotated[str, Named("fading")] = Field("none", description="none | rayleigh | rician | trace")
+    name: Annotated[str, Named("fading")] = Field("none", description="the law")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
     coherence_s: float | None = Field(
         None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"
     )
     known: bool = Field(False, description="one factor of a link for the whole round, which decisions see")
 
-    @model_validator(mode="after")
-    def _known_for_a_round(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.known and self.coherence_s is not None:
-            raise ValueError(
+            yield (
                 f"known: got true with coherence_s = {self.coherence_s:g}; accepted: false, because a factor that is "
                 "known holds for a round; or set coherence_s to null"
             )
-        return self
 
 
 class DropoutConfig(Section):
@@ -73,42 +72,30 @@ class EdgeFailureConfig(Section):
     mttr_s: float | None = Field(None, gt=0, le=1e12, description="mean time until it works again")
     trace: str | None = Field(None, description="path of a CSV file time_s,edge,up in place of both; null: none")
 
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         for name, other in (("mtbf_s", "mttr_s"), ("mttr_s", "mtbf_s")):
             if getattr(self, name) is None and getattr(self, other) is not None:
-                raise ValueError(f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none")
+                yield f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none"
         if self.trace is not None and self.mtbf_s is not None:
-            raise ValueError(f"trace: got '{self.trace}' with mtbf_s = {self.mtbf_s:g}; accepted: one of them")
-        return self
+            yield f"trace: got '{self.trace}' with mtbf_s = {self.mtbf_s:g}; accepted: one of them"
 
 
 class BatteryConfig(Section):
     """The batteries of devices; ranges are those of a uniform draw by device."""
 
-    capacity_j: Range | None = Field(None, description="largest charge; null: no batteries")
-    initial: Range = Field((1.0, 1.0), description="charge at the start as a share of the capacity, from 0 to 1")
-    harvest_w: Range = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
+    capacity_j: Range[Amount] | None = Field(None, description="largest charge; null: no batteries")
+    initial: Range[Share] = Field((1.0, 1.0), description="charge at the start as a share of the capacity")
+    harvest_w: Range[Amount] = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
     reserve_j: float = Field(0.0, ge=0, le=1e15, description="a device with less charge is not available")
     idle_w: float = Field(
         0.0, ge=0, le=1e9, description="power that a device draws while it neither computes nor sends; no part of E"
     )
 
-    @field_validator("capacity_j", "initial", "harvest_w")
-    @classmethod
-    def _in_bounds(cls, value: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
-        most = 1.0 if info.field_name == "initial" else 1e15
-        if value is not None and (value[0] < 0 or value[1] > most):
-            raise ValueError(f"accepted: numbers from 0 to {most:g}; correct it")
-        return value
-
 
 class MobilityConfig(Section):
     """Where devices are; decisions see their positions when a round is planned."""
 
-    name: Annotated[str, Named("mobility")] = Field(
-        "static", description="static | random_waypoint | gauss_markov | trace"
-    )
+    name: Annotated[str, Named("mobility")] = Field("static", description="the motion")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
     slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
     links: Literal["round", "iteration"] = Field(
@@ -124,7 +111,7 @@ class MobilityConfig(Section):
 class FaultyConfig(Section):
     """Devices that send something else in place of what they have learned; nobody knows them."""
 
-    share: float = Field(0.0, ge=0, le=1, description="share of the devices that is faulty, drawn once; 0: none")
+    share: Share = Field(0.0, description="share of the devices that is faulty, drawn once; 0: none")
     kind: Literal["noise", "sign_flip", "zero"] = Field(
         "noise",
         description="noise: an update in a random direction; sign_flip: the update backwards; zero: nothing new",

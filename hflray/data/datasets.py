@@ -1,7 +1,7 @@
 """Data sets: named ones, any ``.npz`` file of images, and a user's own arrays (docs/design.md, "Data").
 
 A data set is read from ``<root>/<name>.npz``, or else from torchvision's own layout below root, or else downloaded
-through torchvision. `hflray.data.official` says where the official split of Fashion-MNIST is looked for. The root is
+through torchvision. `hflray.data.download` says where the official split of Fashion-MNIST is looked for. The root is
 the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and ``synthetic`` need neither files nor a
 network. The ranges of D_n are those of the paper's section VI (Table I).
 """
@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry, seeding
 from hflray.config import WITH_A_SPLIT, Kind, Split
-from hflray.data.download import FOLDERS, load_or_download
+from hflray.data.download import FOLDERS, is_in, load_or_download, official_place, other_split, read_official, split_at
+from hflray.data.download import NAME as FASHION
 from hflray.data.npz import KEYS, check_arrays, read_arrays
-from hflray.data.official import NAME as FASHION
-from hflray.data.official import is_in, official_place, other_split, read_official, split_at
 from hflray.data.own import check_class_names, check_own, check_owners, standardised
+from hflray.data.partition import Ints
 from hflray.errors import ConfigError, DataError
+from hflray.support.contract import Contract, described, is_ours
 from hflray.support.references import spoken
-from hflray.support.returned import Contract, described, is_ours
 from hflray.support.text import shorten
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
@@ -125,10 +125,10 @@ class Dataset:
         Raises:
             DataError: an array is not as described above. The message is one line and names the first wrong element.
         """
-        own = check_own(x_train, y_train, x_test, y_test, kind, groups)
+        checked = check_own(x_train, y_train, x_test, y_test, kind, groups)
         if owner is None and test_owner is not None:
             raise DataError("test_owner was given without owner; accepted: both, or owner alone; give both")
-        arrays, mean, std = own.arrays, 0.0, 1.0
+        arrays, mean, std = checked.arrays, 0.0, 1.0
         if kind == "regression":
             mean, std = float(arrays["y_train"].mean()), float(arrays["y_train"].std())
             arrays |= {y: ((arrays[y] - mean) / std).astype(np.float32) for y in ("y_train", "y_test")}
@@ -138,17 +138,17 @@ class Dataset:
             arrays["y_train"],
             arrays["x_test"],
             arrays["y_test"],
-            own.num_outputs,
+            checked.num_outputs,
             samples_range,
             kind,
-            num_tokens=own.num_tokens,
-            groups=own.groups,
+            num_tokens=checked.num_tokens,
+            groups=checked.groups,
             target_mean=mean,
             target_std=std,
-            notes=own.notes,
+            notes=checked.notes,
             owner=None if owner is None else check_owners(owner, len(arrays["y_train"]), "owner"),
             test_owner=None if test_owner is None else check_owners(test_owner, len(arrays["y_test"]), "test_owner"),
-            class_names=None if class_names is None else check_class_names(class_names, own.num_outputs, kind),
+            class_names=None if class_names is None else check_class_names(class_names, checked.num_outputs, kind),
         )
 
     def of_owners(self, owners: Sequence[str]) -> Self:
@@ -487,3 +487,48 @@ def _enlarge(images: NDArray[np.int64], size: int, numerator: int, denominator: 
     total = rows @ images @ rows.T * numerator
     unit = 4 * size * size * denominator
     return ((2 * total + unit) // (2 * unit)).astype(np.uint8)[:, None]
+
+
+def validation_rows(dataset: Dataset, count: int, seed: int) -> Ints:
+    """Return which training samples are the validation part, sorted; empty if `count` is 0.
+
+    They are drawn in proportion to the labels (`Dataset.labels`), by a stream of the seed that nothing else draws from:
+    in a random order of each label's n samples, sample k comes at (k + 1/2) / n, and the first `count` of all are
+    taken. A smaller part of the same seed therefore lies within a larger one. One sample of each label, group and owner
+    stays for training.
+
+    Args:
+        dataset: the data set.
+        count: the number of samples.
+        seed: the root seed.
+
+    Raises:
+        DataError: there are fewer than one for each label, or more than can leave the training set.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> np.bincount(digits.labels[validation_rows(digits, 100, seed=0)]).tolist()
+        [10, 10, 10, 10, 10, 10, 10, 10, 10, 10]
+    """
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    order = seeding.stream(seed, "validation").permutation(len(dataset.y_train))
+    stays = np.zeros(len(order), dtype=bool)
+    for column in (dataset.labels, dataset.groups, dataset.owner):
+        if column is not None:
+            stays[order[np.unique(column[order], return_index=True)[1]]] = True
+    candidates = order[~stays[order]]
+    if not dataset.num_labels <= count <= len(candidates):
+        raise DataError(
+            f"data.validation: got {count:,} for {dataset.name}, whose {len(order):,} training samples have "
+            f"{dataset.num_labels:,} classes; accepted: 0, or {dataset.num_labels:,} to {len(candidates):,}, because "
+            "one sample of each class, group and owner is trained; correct it"
+        )
+    labels = dataset.labels[candidates]
+    by_label = np.argsort(labels, kind="stable")  # and within a label in the random order
+    sizes = np.bincount(labels)
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = (ranks + 0.5) / np.repeat(sizes, sizes)
+    return np.sort(candidates[by_label[np.argsort(place, kind="stable")[:count]]])

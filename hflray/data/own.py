@@ -24,7 +24,7 @@ LISTED = 5  # how many constant features a note lists
 
 
 @dataclass(frozen=True, eq=False)
-class Checked:
+class CheckedArrays:
     """A user's arrays in the form in which a `Dataset` holds them.
 
     Attributes:
@@ -49,7 +49,7 @@ def check_own(
     y_test: ArrayLike,
     kind: str,
     groups: ArrayLike | None,
-) -> Checked:
+) -> CheckedArrays:
     """Check and convert arrays as `Dataset.of` describes.
 
     Raises:
@@ -75,18 +75,18 @@ def check_own(
         if np.ptp(numbers["y_train"]) == 0:
             value = numbers["y_train"][0]
             raise DataError(f"y_train is {value:g} throughout; accepted: numbers that differ; correct it")
-        return Checked({**inputs, **numbers}, 1, num_tokens, members, notes)
+        return CheckedArrays({**inputs, **numbers}, 1, num_tokens, members, notes)
     labels = {y: check_labels(raw[y], y) for y in ("y_train", "y_test")}
     if kind == "classification":
         classes = check_classes(labels["y_train"], labels["y_test"], None, "")
-        return Checked({**inputs, **labels}, classes, num_tokens, members, notes)
+        return CheckedArrays({**inputs, **labels}, classes, num_tokens, members, notes)
     if num_tokens is None:
         raise DataError(
             f"x_train has type {raw['x_train'].dtype}, and kind next_token needs tokens; accepted: integers of "
             "another type than uint8; convert it, for example to int32"
         )
     num_tokens = max(num_tokens, *(int(following.max()) + 1 for following in labels.values()))
-    return Checked({**inputs, **labels}, num_tokens, num_tokens, members, notes)
+    return CheckedArrays({**inputs, **labels}, num_tokens, num_tokens, members, notes)
 
 
 def _type_of(inputs: NDArray[Any]) -> str:

@@ -1,6 +1,15 @@
 """Partitions of the samples over devices (majority-class as in the paper, Dirichlet, IID), and the draw of D_n.
 
-Partitions by whole classes and by edges are in ``class_partition.py``.
+Partitions by whole classes and by edges are those of other papers on federated and hierarchical learning:
+
+* ``shards``: each device holds k classes (McMahan et al. 2017; "#C = k" of NIID-Bench, Li et al. 2022).
+* ``edge_dirichlet``: Dirichlet over edges, then over the devices of each edge (MTGC, arXiv 2409.18448).
+* ``edge_iid``, ``edge_noniid``: each device holds one class, and each edge all classes, or some (HierFAVG, 1905.06641).
+
+A partition by edges gives each device a home edge (`home_edges`). The assigner ``home`` keeps the devices there; with
+any other assigner the edges' data are not what the partition has made. With ``owners`` a device holds the samples of
+one owner (`hflray.data.Dataset.owner`); owners and devices are joined by their names, which the fleet's table gives;
+a fleet without names takes the owners in their order, those of numbers by size.
 
 The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I). It says that "most of the
 data belong to a majority class" (section IV-A), but not how many. The share of 80 %, and the choice of the majority
@@ -17,16 +26,18 @@ A partition is a callable ``(labels, num_devices, sizes, rng) -> parts`` without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hflray import registry
-from hflray.errors import ConfigError, DataError
-from hflray.support.returned import Contract, described
+from hflray.errors import ConfigError, DataError, blaming
+from hflray.support.contract import Contract, described
+from hflray.support.text import shorten
 
 Ints = NDArray[np.int64]
 FIX = "lower fleet.num_devices or data.samples_per_device"
@@ -87,17 +98,17 @@ class MajorityPartition:
         """Deal samples to devices; raise a DataError that names the class whose quotas exceed its supply."""
         sizes = checked_sizes(labels, num_devices, sizes)
         classes, supply = np.unique(labels, return_counts=True)
-        own = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
+        major = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
         quota = majority_quota(sizes, self.majority_fraction)
-        majority_demand = np.bincount(own, weights=quota, minlength=len(classes)).astype(np.int64)
+        majority_demand = np.bincount(major, weights=quota, minlength=len(classes)).astype(np.int64)
         for c in np.flatnonzero(majority_demand > supply):
             raise DataError(
                 f"data.partition: majority asks for {majority_demand[c]} samples of class {classes[c]} for its "
-                f"{np.count_nonzero(own == c)} devices, but the training set has {supply[c]}; {FIX}, or lower "
+                f"{np.count_nonzero(major == c)} devices, but the training set has {supply[c]}; {FIX}, or lower "
                 f"data.majority_fraction (now {self.majority_fraction:g})"
             )
-        counts = _draw_other_classes(own, sizes - quota, supply - majority_demand, rng)
-        counts[np.arange(num_devices), own] += quota
+        counts = _draw_other_classes(major, sizes - quota, supply - majority_demand, rng)
+        counts[np.arange(num_devices), major] += quota
         return indices_of(labels, classes, counts, rng)
 
 
@@ -107,7 +118,7 @@ def majority_quota(sizes: NDArray[np.integer], majority_fraction: float) -> Ints
     return quota
 
 
-def _draw_other_classes(own: Ints, demands: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
+def _draw_other_classes(major: Ints, demands: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
     """Draw `demands` (N,) samples from `supply` (C,), for each device from other classes than its own if possible.
 
     By Hall's theorem the draw can be completed exactly if, for every class c, the devices that own c need no more than
@@ -117,17 +128,17 @@ def _draw_other_classes(own: Ints, demands: Ints, supply: Ints, rng: np.random.G
     Returns:
         The number of samples that each device draws of each class, (N, C).
     """
-    counts = np.zeros((len(own), len(supply)), np.int64)
-    needs = np.bincount(own, weights=demands, minlength=len(supply)).astype(np.int64)  # demand by the class to avoid
+    counts = np.zeros((len(major), len(supply)), np.int64)
+    needs = np.bincount(major, weights=demands, minlength=len(supply)).astype(np.int64)  # demand by the class to avoid
     demands, supply = demands.copy(), supply.copy()
     for c in np.flatnonzero(needs > supply.sum() - supply):  # at most one class, because two would exceed the total
-        owners = np.flatnonzero(own == c)
+        owners = np.flatnonzero(major == c)
         short = rng.multivariate_hypergeometric(demands[owners], needs[c] - (supply.sum() - supply[c]))
         counts[owners, c] = short
         demands[owners] -= short
         supply[c] -= short.sum()
         needs[c] -= short.sum()
-    for n, c in enumerate(own):
+    for n, c in enumerate(major):
         needs[c] -= demands[n]
         least = np.maximum(supply + demands[n] + needs - supply.sum(), 0)
         least[c] = 0
@@ -334,3 +345,289 @@ def majority_classes(parts: Sequence[Ints], labels: Ints, num_classes: int) -> I
     """Return the commonest class of each device, (N,), the lowest of equals: the true clusters for the ARI (28)."""
     classes: Ints = label_counts(parts, labels, num_classes).argmax(axis=1)
     return classes
+
+
+def home_edges(num_devices: int, num_edges: int) -> NDArray[np.intp]:
+    """Return the home edge of each device, (N,): device n is at home at edge ⌊n·M/N⌋, so that homes are even.
+
+    Examples:
+        >>> from hflray.data.partition import home_edges
+        >>> home_edges(7, 3).tolist()
+        [0, 0, 0, 1, 1, 2, 2]
+    """
+    return np.arange(num_devices, dtype=np.intp) * num_edges // num_devices
+
+
+@dataclass(frozen=True)
+class ShardsPartition:
+    """Each device holds `labels_per_device` classes, with equally many samples of each, or one more.
+
+    Classes are dealt so that the numbers of devices per class differ by at most one; which classes meet at a device is
+    drawn. The paper of NIID-Bench deals a class's samples evenly over its devices; here a device's size is D_n.
+    """
+
+    labels_per_device: int = 2
+
+    def __post_init__(self) -> None:
+        _check_count("labels_per_device", self.labels_per_device)
+
+    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Deal samples to devices; raise a DataError if a class is too small, or there are too few classes."""
+        sizes = checked_sizes(labels, num_devices, sizes)
+        held = _even_draw(num_devices, self.labels_per_device, _num_classes(labels, self.labels_per_device), rng)
+        return _deal("shards", labels, sizes, held, rng)
+
+
+@dataclass(frozen=True)
+class EdgeDirichletPartition:
+    """Samples are dealt to edges first, and each edge's samples then to its devices, at each level by Dirichlet or IID.
+
+    Each level is the partition ``dirichlet``, whose sizes are exact: an edge gets as many samples as its devices hold
+    together. The devices of an edge therefore share out all of its samples, and the last of them gets what is left.
+
+    Attributes:
+        num_edges: M, the edges.
+        edge_alpha: concentration over edges; None: edges are IID.
+        device_alpha: concentration over the devices of an edge; None: they are IID within their edge.
+    """
+
+    num_edges: int
+    edge_alpha: float | None = 0.1
+    device_alpha: float | None = 0.1
+
+    def __post_init__(self) -> None:
+        _check_count("num_edges", self.num_edges)
+        for name in ("edge_alpha", "device_alpha"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < np.inf):
+                raise ConfigError(
+                    f"data.partition_options.{name}: got {value!r}; accepted: a finite number above 0, or null for "
+                    "IID; correct it"
+                )
+
+    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Deal samples to devices; raise a DataError if the total exceeds the supply, or an edge has no device."""
+        sizes = checked_sizes(labels, num_devices, sizes)
+        homes = _homes(num_devices, self.num_edges)
+        edge_sizes = np.bincount(homes, weights=sizes).astype(np.int64)
+        parts: list[Ints] = []
+        for edge, part in enumerate(_level(self.edge_alpha)(labels, self.num_edges, edge_sizes, rng)):
+            of_edge = sizes[homes == edge]
+            parts += [part[inner] for inner in _level(self.device_alpha)(labels[part], len(of_edge), of_edge, rng)]
+        return parts
+
+
+@dataclass(frozen=True)
+class EdgeIIDPartition:
+    """Each device holds one class, and each edge all classes, by numbers of devices that differ by at most one."""
+
+    num_edges: int
+
+    def __post_init__(self) -> None:
+        _check_count("num_edges", self.num_edges)
+
+    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Deal samples to devices; raise a DataError if a class is too small, or an edge has too few devices."""
+        return _one_class_each("edge_iid", self.num_edges, _num_classes(labels, 1), labels, num_devices, sizes, rng)
+
+
+@dataclass(frozen=True)
+class EdgeNonIIDPartition:
+    """Each device holds one class, and each edge `classes_per_edge` classes, dealt so that each class has as many edges
+    as any other, or one fewer."""
+
+    num_edges: int
+    classes_per_edge: int = 5
+
+    def __post_init__(self) -> None:
+        _check_count("num_edges", self.num_edges)
+        _check_count("classes_per_edge", self.classes_per_edge)
+
+    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Deal samples to devices; raise a DataError if a class is too small, or an edge has too few devices."""
+        _num_classes(labels, self.classes_per_edge)
+        return _one_class_each("edge_noniid", self.num_edges, self.classes_per_edge, labels, num_devices, sizes, rng)
+
+
+def _one_class_each(
+    name: str, num_edges: int, per_edge: int, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator
+) -> list[Ints]:
+    """Draw `per_edge` classes for each edge, and one of these for each of its devices, evenly."""
+    sizes = checked_sizes(labels, num_devices, sizes)
+    homes = _homes(num_devices, num_edges)
+    fewest = int(np.bincount(homes).min())
+    if fewest < per_edge:
+        raise DataError(
+            f"data.partition: {name} gives each edge {per_edge} classes, and one class to a device, but an edge has "
+            f"{fewest} devices; raise fleet.num_devices, or lower fleet.num_edges"
+        )
+    classes = _even_draw(num_edges, per_edge, _num_classes(labels, per_edge), rng)
+    held = np.zeros((num_devices, 1), np.int64)
+    for edge in range(num_edges):
+        members = np.flatnonzero(homes == edge)
+        held[members, 0] = np.resize(rng.permutation(classes[edge]), len(members))
+    return _deal(name, labels, sizes, held, rng)
+
+
+def _level(alpha: float | None) -> Partition:
+    return IIDPartition() if alpha is None else DirichletPartition(alpha)
+
+
+def _check_count(option: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"data.partition_options.{option}: got {value!r}; accepted: an integer above 0; correct it")
+
+
+def _homes(num_devices: int, num_edges: int) -> NDArray[np.intp]:
+    if num_devices < num_edges:
+        raise DataError(
+            f"data.partition: {num_edges} edges need a device each, and there are {num_devices} devices; raise "
+            "fleet.num_devices, or lower fleet.num_edges"
+        )
+    return home_edges(num_devices, num_edges)
+
+
+def _num_classes(labels: Ints, least: int) -> int:
+    """Return the number of classes that occur. Raises DataError: they are fewer than `least`."""
+    count = len(np.unique(labels))
+    if count < least:
+        raise DataError(
+            f"data.partition_options: {least} classes are asked for at one place, and the training set has {count}; "
+            "lower labels_per_device or classes_per_edge"
+        )
+    return count
+
+
+def _even_draw(places: int, count: int, num_classes: int, rng: np.random.Generator) -> Ints:
+    """Draw `each` different classes for each place, (places, each), so that class totals differ by at most one."""
+    drawn = np.zeros((places, count), np.int64)
+    total = np.zeros(num_classes, np.int64)
+    for place in range(places):
+        order = rng.permutation(num_classes)  # of classes with equal totals any may come first
+        drawn[place] = order[np.argsort(total[order], kind="stable")][:count]
+        total[drawn[place]] += 1
+    return drawn
+
+
+def _deal(name: str, labels: Ints, sizes: Ints, held: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Deal D_n samples to each device, evenly over the classes that it holds, (N, k)."""
+    classes, supply = np.unique(labels, return_counts=True)
+    counts = np.zeros((len(sizes), len(classes)), np.int64)
+    share, rest = np.divmod(sizes, held.shape[1])
+    for column in range(held.shape[1]):
+        counts[np.arange(len(sizes)), held[:, column]] = share + (column < rest)
+    for c in np.flatnonzero(counts.sum(axis=0) > supply):
+        raise DataError(
+            f"data.partition: {name} asks for {counts[:, c].sum()} samples of class {classes[c]} for its "
+            f"{np.count_nonzero(counts[:, c])} devices, but the training set has {supply[c]}; {FIX}"
+        )
+    return indices_of(labels, classes, counts, rng)
+
+
+SHOWN = 3  # names in a message
+
+
+class Joined(NamedTuple):
+    """Owners and devices.
+
+    Attributes:
+        devices: the devices that have an owner, indices in ascending order, (N',).
+        of_sample: the number among them of the device that holds each sample, (n,); -1: none.
+        owners: the owners that have a device, (N',) texts.
+        notes: remarks for the user.
+    """
+
+    devices: NDArray[np.intp]
+    of_sample: Ints
+    owners: list[str]
+    notes: list[str]
+
+    def parts(self) -> list[Ints]:
+        """Return the sorted samples of each of the devices."""
+        order = np.argsort(self.of_sample, kind="stable")
+        ends = np.searchsorted(self.of_sample[order], np.arange(len(self.devices) + 1))
+        return [np.sort(order[first:last]) for first, last in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class OwnersPartition:
+    """A device holds the samples of one owner.
+
+    Attributes:
+        unmatched: what is done about a device without samples, or an owner without a device: ``error``, or ``drop``,
+            which leaves it out with a note.
+    """
+
+    unmatched: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.unmatched not in ("error", "drop"):
+            raise blaming(f"data.options.unmatched: got {shorten(self.unmatched)}", "error, drop")
+
+    def __call__(
+        self,
+        labels: Ints,
+        num_devices: int,
+        sizes: Ints,
+        rng: np.random.Generator,
+        *,
+        columns: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Sequence[Ints]:
+        """Return the samples of each device; the sizes are not used, because they follow from the owners."""
+        owner = (columns or {}).get("owner")
+        if owner is None:
+            raise DataError(NO_OWNERS)
+        joined = self.join(owner, None, num_devices)
+        return joined.parts()
+
+    def join(self, owner: NDArray[np.str_], names: Sequence[str] | None, num_devices: int) -> Joined:
+        """Join owners and devices.
+
+        Args:
+            owner: the owner of each sample, (n,).
+            names: what the fleet calls its devices; None: nothing.
+            num_devices: N.
+
+        Raises:
+            DataError: a device has no samples, or an owner no device, and `unmatched` is ``error``.
+        """
+        owners, code = np.unique(owner, return_inverse=True)
+        if names is None:
+            if all(text.isdecimal() for text in owners):
+                order = np.argsort([int(text) for text in owners], kind="stable")
+            else:
+                order = np.arange(len(owners))
+            names = [str(owners[index]) for index in order[:num_devices]]
+            names += [f"device {index}" for index in range(len(names), num_devices)]
+        place = {str(text): index for index, text in enumerate(owners)}
+        owned = np.array([place.get(name, -1) for name in names], dtype=np.intp)
+        devices = np.flatnonzero(owned >= 0)
+        idle = [name for name, index in zip(names, owned, strict=True) if index < 0]
+        strange = [str(owners[index]) for index in np.setdiff1d(np.arange(len(owners)), owned)]
+        problems = [
+            f"{len(which)} of {total} {words}, such as {', '.join(map(shorten, which[:SHOWN]))}"
+            for which, total, words in (
+                (idle, num_devices, "devices of the fleet have no samples"),
+                (strange, len(owners), "owners of samples are no devices of the fleet"),
+            )
+            if which
+        ]
+        if problems and self.unmatched == "error":
+            raise DataError(
+                f"data.partition: owners: {'; '.join(problems)}; accepted: the same names in both; correct them, or "
+                "set data.options.unmatched to drop"
+            )
+        if not len(devices):
+            raise DataError(
+                f"data.partition: owners: {'; '.join(problems)}; no device would be left; correct the names"
+            )
+        number = np.full(len(owners), -1, dtype=np.int64)
+        number[owned[devices]] = np.arange(len(devices))
+        notes = [f"owners: {problem}; they are left out" for problem in problems]
+        return Joined(devices, number[code.ravel()], [str(owners[index]) for index in owned[devices]], notes)
+
+
+NO_OWNERS = (
+    "data.partition: owners: the data set has no owners; give them to Dataset.of(..., owner=...), or take data.name: "
+    "table with options.owner, or another partition"
+)

@@ -105,7 +105,7 @@ class ResampledParts(Sequence[Ints]):
     def __getitem__(self, device: slice) -> list[Ints]: ...
     def __getitem__(self, device: int | slice) -> Ints | list[Ints]:
         if isinstance(device, slice):
-            return [self[each] for each in range(len(self))[device]]
+            return [self[number] for number in range(len(self))[device]]
         rng, counts = self._drawn(range(len(self))[device])
         begins = np.cumsum(self.supply) - self.supply
         chosen = [
@@ -134,11 +134,12 @@ class ResampledParts(Sequence[Ints]):
             return rng, drawn_by_share(size, share, supply, rng)
         if partition.mix == "iid":
             return rng, rng.multivariate_hypergeometric(supply, size)
-        own, quota = rng.integers(len(supply)), int(majority_quota(self.sizes[device], partition.majority_fraction))
-        supply[own] = 0
+        quota = int(majority_quota(self.sizes[device], partition.majority_fraction))
+        major = rng.integers(len(supply))
+        supply[major] = 0
         foreign = min(size - quota, int(supply.sum()))  # if the other classes lack some, they are of its own class
         counts = rng.multivariate_hypergeometric(supply, foreign)
-        counts[own] = size - foreign
+        counts[major] = size - foreign
         return rng, counts
 
 

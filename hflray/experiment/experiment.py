@@ -10,13 +10,14 @@ import copy
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import Annotated, Any, Concatenate, ParamSpec, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from hflray import metrics
 from hflray.aggregation import FloatVector
@@ -27,14 +28,13 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.config.clock import CloudClockConfig
 from hflray.cost import RoundCost, Schedule, Workload
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
 from hflray.experiment.planning import Planner
-from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
-from hflray.experiment.saved import whole
+from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, state_of
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Target
-from hflray.experiment.turns import PlannedTurns, loaded, saved
+from hflray.experiment.turns import PlannedTurns, under_way_of
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
@@ -42,23 +42,60 @@ from hflray.models.problem import Problem
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.support import references
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.reader import fit
 from hflray.timeline import Durations, Hops, Timeline, timeline
 from hflray.training.backend import Backend
-from hflray.training.hierarchy import Hierarchy
+from hflray.training.hierarchy import AnyTask, Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
-from hflray.training.privacy import Accountant
-from hflray.training.privacy.accountant import NAME as RELEASES
-from hflray.training.refusals import check_clock, check_edges, check_revision
-from hflray.training.serial import AnyTask
+from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision
+from hflray.training.network_check import check_network
+from hflray.training.privacy import RELEASES, Accountant
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
-from hflray.training.tryout import try_network
 from hflray.world import World
 from hflray.world.turns import UnderWay
 
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
+WRONG = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)  # what a state of a wrong type raises
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+P = ParamSpec("P")
+
+
+class StateContent(BaseModel):
+    """The values of a state that every round uses, see `Experiment.state_dict`."""
+
+    config: dict[str, Any]
+    rule_revision: int = 1
+    round: Count
+    totals: dict[str, float]
+    clusters: list[Count] | None
+    clustering: dict[str, float]
+    reached: dict[str, float]
+    changes: list[dict[str, Any]] = []
+    scheduler: dict[str, Any] | None
+
+
+def _refuses_others(load: Callable[Concatenate[Any, Mapping[str, Any], P], None]) -> Callable[..., None]:
+    """Let a method that loads a state refuse one with a value of a wrong type, such as a stranger's.
+
+    The method raises DamagedError then. An error in a file of the user's own stays as it is.
+    """
+
+    @wraps(load)
+    def loading(self: Any, state: Mapping[str, Any], *rest: P.args, **named: P.kwargs) -> None:
+        try:
+            if "round" in state or "config" in state:  # otherwise the method names the version
+                fit(StateContent, {name: part for name, part in state.items() if not isinstance(part, np.ndarray)})
+            load(self, state, *rest, **named)
+        except WRONG as error:
+            if references.blame(error) is not None:
+                raise
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise DamagedError(f"state: not a whole one ({reason}); remove it, or give another") from error
+
+    return loading
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +148,7 @@ class Experiment:
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
-            try_network(self.problem, config.training, config.seed, self.scenario.device_data())
+            check_network(self.problem, config.training, config.seed, self.scenario.device_data())
         network = build(self.problem, config.seed)
         sizes = tuple(tensor.numel() for tensor in trained_tensors(network))
         model = initial_vector(self.problem, config.seed, network=network)
@@ -126,9 +163,9 @@ class Experiment:
         self.turns = PlannedTurns.of(config, self.work)
         self.under_way = UnderWay.first(config.fleet.num_edges)
         if config.clock.cloud.asynchronous is not None:
-            check_clock(self.backend.method, self.backend.method.parts().rule)
+            check_asynchronous_cloud(self.backend.method)
         if config.clock.edge.asynchronous is not None:
-            check_edges(self.backend.method, self.backend.method.parts())
+            check_asynchronous_edges(self.backend.method)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
@@ -239,7 +276,7 @@ class Experiment:
         self.world = world
         if plan.played is not None:
             self.under_way = plan.played.after
-        if self._target.reached(*judged) and not self.reached:
+        if self._target.reached(judged) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
         conditions, wall = {**after.record.conditions, **trained.measures, **logged}, plan.wall | clock.laps
@@ -306,7 +343,7 @@ class Experiment:
             test_loss=math.nan,
             totals=totals,
             class_balance=metrics.class_balance(self.scenario.class_counts[plan.schedule.devices].sum(axis=0)),
-            samples_trained=sum(self.backend.passes(*each) for each in passed),
+            samples_trained=sum(self.backend.passes(*samples) for samples in passed),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
@@ -418,10 +455,10 @@ class Experiment:
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             **self.world.state_dict(),
-            **({} if self.turns is None else {"under_way": saved(self.under_way)}),
+            **({} if self.turns is None else {"under_way": state_of(self.under_way)}),
         }
 
-    @whole
+    @_refuses_others
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
         """Load a state of `state_dict`. The run then continues with the same bits as the saved run would have.
 
@@ -459,7 +496,7 @@ class Experiment:
         if self.accountant is not None:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
         if self.turns is not None:
-            self.under_way = loaded(state["under_way"])
+            self.under_way = under_way_of(state["under_way"])
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
@@ -496,4 +533,4 @@ def _too_few(happens: Timeline, least: int) -> int:
     if happens.runs is not None:
         _, groups = np.unique(np.stack([happens.edges, happens.runs.turn]), axis=1, return_inverse=True)
     arrived = [np.bincount(groups[row]) for row in happens.participates]
-    return int(sum(((each > 0) & (each < least)).sum() for each in arrived))
+    return int(sum(((counts > 0) & (counts < least)).sum() for counts in arrived))

@@ -112,7 +112,7 @@ def packed(fleet: Fleet) -> bytes:
     arrays = {name: np.ascontiguousarray(np.asarray(getattr(fleet, name), np.float64)) for name in ARRAYS}
     about: dict[str, Any] = {name: float(getattr(fleet, name)) for name in NUMBERS}
     about |= {name: getattr(fleet, name) for name in (*NAMES, *FLAGS)} | {"key": None}
-    arrays |= {name: np.ascontiguousarray(own) for name in OPTIONAL if np.ndim(own := getattr(fleet, name))}
+    arrays |= {name: np.ascontiguousarray(array) for name in OPTIONAL if np.ndim(array := getattr(fleet, name))}
     about["capacitance"] = None if "capacitance" in arrays else fleet.capacitance
     if fleet.links is None:
         arrays |= {name: np.ascontiguousarray(np.asarray(getattr(fleet, name))) for name in ("distance_m", "gain")}

@@ -20,7 +20,7 @@ from hflray.world.turns import Turn, UnderWay
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PlanInWorld:
     """A plan, and the world in which it happens.
 
     Attributes:
@@ -77,7 +77,7 @@ class Plan:
         )  # fmt: skip
 
 
-class Mixing:
+class MixingEdges:
     """Begins the turns of asynchronous edges, and knows what is under way when they end.
 
     Args:
@@ -89,7 +89,7 @@ class Mixing:
     """
 
     def __init__(
-        self, plan: Plan, work: Workload, config: AsynchronousEdgeConfig, mean_weight: float, before: UnderWay
+        self, plan: PlanInWorld, work: Workload, config: AsynchronousEdgeConfig, mean_weight: float, before: UnderWay
     ) -> None:
         self._plan, self._config, self._mean_weight = plan, config, mean_weight
         self._work = work
@@ -101,9 +101,9 @@ class Mixing:
 
     def after(self, after: UnderWay) -> UnderWay:
         """Return a clock with the passes that edges have not mixed in."""
-        rows = [[edge, *map(float, one)] for edge in sorted(self._passes) for one in self._passes[edge]]
-        waiting = np.array(rows, dtype=np.float64).reshape(-1, 1 + len(Pass._fields))
-        return replace(after, waiting=waiting, edge_versions=self._versions)
+        rows = [[edge, *map(float, waiting)] for edge in sorted(self._passes) for waiting in self._passes[edge]]
+        table = np.array(rows, dtype=np.float64).reshape(-1, 1 + len(Pass._fields))
+        return replace(after, waiting=table, edge_versions=self._versions)
 
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
         """Return the turn that an edge begins; see `hflray.world.turns.play`."""
@@ -112,29 +112,29 @@ class Mixing:
         fails_s = plan.clock_s + float(ends.fail_s[edge])
         if fails_s <= begin_s or not plan.outlook.edges_up[edge]:
             return None
-        waiting = [one for one in self._passes.get(edge, ()) if begin_s < one.fails_s]  # a failure loses them
+        waiting = [older for older in self._passes.get(edge, ()) if begin_s < older.fails_s]  # a failure loses them
         self._passes[edge] = tuple(waiting)
         row_of = {int(plan.schedule.devices[row]): int(row) for row in rows}
-        scale = self._scale(edge, rows, begin_s, [one for one in waiting if one.device not in row_of])
+        scale = self._scale(edge, rows, begin_s, [older for older in waiting if older.device not in row_of])
         happened: list[Timeline] = []
 
         def begin(device: int, moment_s: float) -> Pass | None:
             number = self._counts.get(device, 0)
-            one = self._pass(row_of[device], moment_s, number, scale)
-            if one is None:
+            happens = self._pass(row_of[device], moment_s, number, scale)
+            if happens is None:
                 return None
             self._counts[device] = number + 1
-            self._spent_j[device] = self._spent_j.get(device, 0.0) + float(one.spent_j[0])
-            happened.append(one)
+            self._spent_j[device] = self._spent_j.get(device, 0.0) + float(happens.spent_j[0])
+            happened.append(happens)
             row = row_of[device]
             return Pass(
                 device,
                 plan.outlook.round,
                 number,
                 moment_s,
-                moment_s + float(one.end_s[0, 0]),
-                bool(one.participates[0, 0]),
-                moment_s + float(one.edge_delay_s[0]),
+                moment_s + float(happens.end_s[0, 0]),
+                bool(happens.participates[0, 0]),
+                moment_s + float(happens.edge_delay_s[0]),
                 float(plan.weights[row]),
                 float(plan.allocation.bandwidth_hz[row] * scale),
                 fails_s,
@@ -173,7 +173,7 @@ class Mixing:
     def _scale(self, edge: int, rows: IntArray, begin_s: float, older_passes: list[Pass]) -> float:
         """Return the part of the planned bandwidth that devices of an older plan leave."""
         planned_hz = float(self._plan.allocation.bandwidth_hz[rows].sum())
-        held_hz = sum(one.bandwidth_hz for one in older_passes if begin_s < one.end_s)
+        held_hz = sum(older.bandwidth_hz for older in older_passes if begin_s < older.end_s)
         rest_hz = float(self._plan.world.bandwidth_hz[edge]) - held_hz
         return 1.0 if rest_hz >= planned_hz * (1 - 1e-9) else max(rest_hz / planned_hz, 1e-6)
 
@@ -200,15 +200,15 @@ class Mixing:
     ) -> Timeline:
         """Return the timeline of a turn, in seconds since its beginning, from what happens in its passes."""
         plan, work = self._plan, self._work
-        devices = np.array(sorted({one.device for one in begun}), dtype=np.intp)
+        devices = np.array(sorted({begun_pass.device for begun_pass in begun}), dtype=np.intp)
         column_of = {int(device): column for column, device in enumerate(devices)}
         counts, places = np.zeros(len(devices), dtype=int), []
-        for one in begun:
-            column = column_of[one.device]
+        for begun_pass in begun:
+            column = column_of[begun_pass.device]
             places.append((counts[column], column))
             counts[column] += 1
         shape = max(1, counts.max(initial=0)), len(devices)
-        hop_s, hop_j = (float(each[edge]) for each in hops(plan.outlook.fleet, work))
+        hop_s, hop_j = (float(hop[edge]) for hop in hops(plan.outlook.fleet, work))
         makes = sends and work.cloud_hop
         end_s = mixed_s + (hop_s if makes else 0.0)
         reached = fails_s >= end_s
@@ -216,8 +216,8 @@ class Mixing:
 
         def table(name: str, shifts: bool, nothing: Any) -> Any:
             values = np.full(shape, nothing)
-            for place, one, row in zip(places, begun, happened, strict=True):
-                values[place] = getattr(row, name).flat[0] + (one.begin_s - begin_s if shifts else 0)
+            for place, begun_pass, row in zip(places, begun, happened, strict=True):
+                values[place] = getattr(row, name).flat[0] + (begun_pass.begin_s - begin_s if shifts else 0)
             return values
 
         energy_j, bits, arrived = (

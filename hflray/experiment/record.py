@@ -212,8 +212,8 @@ class RoundRecord:
         if happened.runs is None:
             return happened.device_delay_s
         is_known = np.isfinite(happened.device_delay_s)
-        each = [happened.device_delay_s[is_known & (happened.devices == device)] for device in self.devices]
-        return np.array([delay_s.mean() if len(delay_s) else np.nan for delay_s in each])
+        delays_s = [happened.device_delay_s[is_known & (happened.devices == device)] for device in self.devices]
+        return np.array([delay_s.mean() if len(delay_s) else np.nan for delay_s in delays_s])
 
     def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
@@ -240,7 +240,7 @@ class RoundRecord:
         values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "plan"}
         values |= {name: getattr(self.plan, name) for name in PLANNED}
         values |= {"devices": self.devices, "assignment": self.assignment}
-        return {name: _saved(value) for name, value in values.items()}
+        return {name: state_of(value) for name, value in values.items()}
 
     @classmethod
     def of_state(
@@ -258,7 +258,7 @@ class RoundRecord:
         Raises:
             ConfigError: another hflray has written it.
         """
-        values = {name: _restored(value) for name, value in state.items()}
+        values = restored(state)
         saved = values.get("timeline")
         if saved is not None:
             saved["runs"] = Runs(**saved["runs"]) if saved.get("runs") else None
@@ -296,17 +296,23 @@ class PhaseClock:
         self.laps[name], self._last = now - self._last, now
 
 
-def _saved(value: Any) -> Any:
+def state_of(value: Any) -> Any:
+    """Return a value with every bit, ready for JSON: arrays, dataclasses and tuples of them, and plain values."""
     if isinstance(value, np.ndarray):
         return packed(value)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         return None
-    return {part.name: _saved(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
+    if isinstance(value, tuple):
+        return [state_of(part) for part in value]
+    return {part.name: state_of(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
 
 
-def _restored(saved: Any) -> Any:
-    if isinstance(saved, dict):
-        return unpacked(saved) if "base64" in saved else {name: _restored(value) for name, value in saved.items()}
-    return saved
+def restored(state: Any) -> Any:
+    """Return a value of `state_of` with its arrays; a dataclass is a mapping, and a tuple a list."""
+    if isinstance(state, list):
+        return [restored(part) for part in state]
+    if isinstance(state, dict):
+        return unpacked(state) if "base64" in state else {name: restored(part) for name, part in state.items()}
+    return state

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from hflray.config import ExperimentConfig, validate
 from hflray.config.fleet_table import fleet_table
 from hflray.data import Dataset, build_partition, load_dataset
-from hflray.data.owners import NO_OWNERS, OwnersPartition
-from hflray.data.partition import checked_parts, device_sizes, label_counts
+from hflray.data.datasets import validation_rows
+from hflray.data.partition import NO_OWNERS, OwnersPartition, checked_parts, device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
-from hflray.data.validation import validation_rows
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.fleets import Fleets, key_of
 from hflray.fleet import Fleet, build_fleet
 from hflray.seeding import stream
-from hflray.support.returned import is_ours
+from hflray.support.contract import is_ours
 from hflray.training.job import DeviceData
 
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {

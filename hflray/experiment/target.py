@@ -24,12 +24,13 @@ from hflray.data import Dataset
 from hflray.errors import ConfigError, DivergedError
 from hflray.losses import METRIC_OF
 from hflray.support.arrays import IntArray
-from hflray.support.references import reason, short, spoken
+from hflray.support.contract import Contract
+from hflray.support.references import reason, short
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import Part
 
 NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
-CONTRACT = "accepted: a function of the outputs (n, …) and the targets (n,), as NumPy arrays, that returns a number"
+ACCEPTED = "a function of the outputs (n, …) and the targets (n,), as NumPy arrays, that returns a finite number"
 
 
 class Scores(NamedTuple):
@@ -38,12 +39,12 @@ class Scores(NamedTuple):
     Attributes:
         score: the main metric of the kind of data.
         loss: the mean loss.
-        own: the metric of the user's own by its name, if there is one.
+        named: the metric of the user's own by its name, if there is one.
     """
 
     score: float
     loss: float
-    own: Mapping[str, float] = MappingProxyType({})
+    named: Mapping[str, float] = MappingProxyType({})
 
 
 class Evaluations(NamedTuple):
@@ -60,7 +61,7 @@ class Evaluations(NamedTuple):
     logged: Mapping[str, float]
 
 
-class OwnMetric:
+class UserMetric:
     """A metric of the user's own on a data set's test set and validation part.
 
     Args:
@@ -76,7 +77,7 @@ class OwnMetric:
     """
 
     def __init__(self, name: str, dataset: Dataset, validation: IntArray = NO_ROWS) -> None:
-        self.name, self._spoken, self._dataset = short(name), spoken(name), dataset
+        self.name, self._dataset, self._contract = short(name), dataset, Contract.of("target.metric", name, ACCEPTED)
         self._targets: dict[Part, NDArray[Any]] = {"test": dataset.y_test, "validation": dataset.y_train[validation]}
         self._function: Callable[[NDArray[Any], NDArray[Any]], Any] = registry.resolve("metric", name)
 
@@ -111,19 +112,14 @@ class OwnMetric:
                 self._dataset.target_mean + self._dataset.target_std * scaled.astype(np.float64)
                 for scaled in (values[:, 0], targets)
             )
-        refused, fix = f"target.metric: {self._spoken}", f"{CONTRACT}; correct it"
         try:
             value = self._function(values, targets.copy())
         except Exception as error:  # a user's function may raise any type
-            raise ConfigError(f"{refused} fails ({reason(error)}); {fix}") from error
-        number = _number(value)
-        if number is None:
-            shape = getattr(value, "shape", ())
-            returned = f"an array of shape {tuple(shape)}" if shape else f"a {type(value).__name__}"
-            raise ConfigError(f"{refused} returns {returned}; {fix}")
-        if not math.isfinite(number):
-            raise ConfigError(f"{refused} returns {number}; {fix.replace('a number', 'a finite number')}")
-        return number
+            contract = self._contract
+            raise ConfigError(
+                f"{contract.setting}: {contract.part} fails ({reason(error)}); accepted: {ACCEPTED}; {contract.fix}"
+            ) from error
+        return self._contract.number(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +129,14 @@ class Target:
     Attributes:
         metric: the name under which the metric is logged.
         value: the value of the metric at which the run stops; None: it does not stop before its last round.
-        own: the metric if it is the user's own; else None.
+        users: the metric if it is the user's own; else None.
         main: the main metric of the kind of data.
         validates: whether there is a validation part, which decides.
     """
 
     metric: str
     value: float | None
-    own: OwnMetric | None = None
+    users: UserMetric | None = None
     main: str = metrics.ACCURACY
     validates: bool = False
 
@@ -158,15 +154,15 @@ class Target:
                 f"target_accuracy: got {config.target_accuracy}, but data of the kind {kind} have no accuracy; "
                 f"accepted: null; remove it, and set target: {{metric: {main}, value: …}}"
             )
-        metric, own = section.name or main, OwnMetric.of(config, dataset, validation)
-        if own is None and metric not in (main, metrics.TEST_LOSS):
+        metric, users = section.name or main, UserMetric.of(config, dataset, validation)
+        if users is None and metric not in (main, metrics.TEST_LOSS):
             raise ConfigError(
                 f"target.metric: got '{metric}' for data of the kind {kind}; accepted: {main}, {metrics.TEST_LOSS}, or "
                 "a function of your own; correct it"
             )
         if config.target_accuracy is not None:
-            return cls(main, config.target_accuracy, own, main, bool(len(validation)))
-        return cls(metric, section.value, own, main, bool(len(validation)))
+            return cls(main, config.target_accuracy, users, main, bool(len(validation)))
+        return cls(metric, section.value, users, main, bool(len(validation)))
 
     def evaluate(self, hierarchy: Hierarchy, index: int, model: FloatVector) -> Evaluations:
         """Evaluate the global model after a round, on the test set and on the validation part if there is one.
@@ -177,47 +173,32 @@ class Target:
             model: the global model, (P,).
 
         Raises:
-            ConfigError: the metric of the user's own fails; see `OwnMetric.value`.
+            ConfigError: the metric of the user's own fails; see `UserMetric.value`.
             DivergedError: a loss is not finite.
         """
         test = self._scores(hierarchy, index, model, "test")
         if not self.validates:
-            return Evaluations(test, test, test.own)
+            return Evaluations(test, test, test.named)
         judged = self._scores(hierarchy, index, model, "validation")
-        values = {self.main: judged.score, metrics.TEST_LOSS: judged.loss, **judged.own}
+        values = {self.main: judged.score, metrics.TEST_LOSS: judged.loss, **judged.named}
         on_validation = {metrics.on_validation(name): value for name, value in values.items()}
-        return Evaluations(test, judged, {**test.own, **on_validation})
+        return Evaluations(test, judged, {**test.named, **on_validation})
 
     def _scores(self, hierarchy: Hierarchy, index: int, model: FloatVector, part: Part) -> Scores:
-        score, loss, outputs = hierarchy.evaluate(model, keeps_outputs=self.own is not None, part=part)
+        score, loss, outputs = hierarchy.evaluate(model, keeps_outputs=self.users is not None, part=part)
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the {part} loss is {loss}; lower training.learning_rate")
-        if self.own is None:
+        if self.users is None:
             return Scores(score, loss)
         try:
-            return Scores(score, loss, {self.own.name: self.own.value(outputs, part)})
+            return Scores(score, loss, {self.users.name: self.users.value(outputs, part)})
         except ConfigError as error:
             raise ConfigError(f"round {index}: {error}") from error
 
-    def reached(self, score: float, loss: float, own: Mapping[str, float] = MappingProxyType({})) -> bool:
-        """Return whether the metric is at least the target, or the loss at most; the values are those of `Scores`.
-
-        Args:
-            score: the main metric of the kind of data.
-            loss: the mean loss.
-            own: the metric of the user's own by its name, if there is one.
-        """
+    def reached(self, judged: Scores) -> bool:
+        """Return whether the metric is at least the target, or the loss at most."""
         if self.value is None:
             return False
         if self.metric == metrics.TEST_LOSS:
-            return loss <= self.value
-        return own.get(self.metric, score) >= self.value
-
-
-def _number(value: object) -> float | None:
-    """Return a number, or an array or tensor of one without a dimension, as float; None for anything else."""
-    try:
-        array = np.asarray(value)
-        return float(array) if not array.ndim and array.dtype.kind in "biuf" else None
-    except (TypeError, ValueError, RuntimeError):  # rows of unequal lengths, or a tensor with a gradient
-        return None
+            return judged.loss <= self.value
+        return judged.named.get(self.metric, judged.score) >= self.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,8 +14,8 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.config.clock import AsynchronousEdgeConfig
 from hflray.cost import RoundCost, Schedule, Workload
-from hflray.experiment.passes import Mixing, Plan
-from hflray.support.arrays import packed, unpacked
+from hflray.experiment.passes import MixingEdges, PlanInWorld
+from hflray.experiment.record import restored
 from hflray.timeline import Timeline
 from hflray.training.asynchronous import TurnsTask, TurnTask
 from hflray.training.mixing import MixesTask, MixTask
@@ -75,13 +75,13 @@ class PlannedTurns:
         weights = np.ones(len(devices)) if self.uniform else fleet.samples[devices]
         planned_edges = np.unique(edges).tolist()
         mean_weight = float(weights.sum() / max(1, len(planned_edges)))
-        plan = Plan(world, outlook, before.clock_s, schedule, allocation, planned, weights)
+        plan = PlanInWorld(world, outlook, before.clock_s, schedule, allocation, planned, weights)
         begin: Callable[[int, float, int], Turn | None]
         if self.edges is None:
             begin = _Waiting(plan, self.work, self.edge_rule, mean_weight)
             mixing = None
         else:
-            begin = mixing = Mixing(plan, self.work, self.edges, mean_weight, before)
+            begin = mixing = MixingEdges(plan, self.work, self.edges, mean_weight, before)
         wait_s = world.config.wait_s
         if self.rule is None:
             played = play_together(before, planned_edges, begin, ready_s=ready_s, wait_s=wait_s)
@@ -129,7 +129,7 @@ class PlannedTurns:
 class _Waiting:
     """Begins the turns of edges that wait for their devices."""
 
-    def __init__(self, plan: Plan, work: Workload, rule: EdgeRule, mean_weight: float) -> None:
+    def __init__(self, plan: PlanInWorld, work: Workload, rule: EdgeRule, mean_weight: float) -> None:
         self._plan, self._work, self._rule, self._mean_weight = plan, work, rule, mean_weight
         self._spent_j = {edge: np.zeros(len(plan.rows(edge))) for edge in plan.edges}
         self._same: dict[int, Timeline | None] = {}  # what every turn of the plan is, where nothing changes
@@ -205,7 +205,7 @@ def _versions_to_keep(played: AsynchronousRound) -> tuple[tuple[int, int], ...]:
     after = played.after
     first = {turn.edge: turn.fetched for turn in after.turns}
     needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
-    needed += [(edge, one.version) for edge, passes in after.passes().items() for one in passes]
+    needed += [(edge, waiting.version) for edge, passes in after.passes().items() for waiting in passes]
     return tuple(sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]}))
 
 
@@ -214,33 +214,9 @@ def _source(turn: Turn, index: int) -> int | None:
     return turn.position if turn.round == index else None
 
 
-def saved(under_way: UnderWay) -> dict[str, Any]:
-    """Return the clock with every bit, ready for JSON."""
-    each = {part.name: getattr(under_way, part.name) for part in fields(under_way)}
-    return {name: [_saved(turn) for turn in value] if name in TURNS else _plain(value) for name, value in each.items()}
-
-
-def loaded(state: Mapping[str, Any]) -> UnderWay:
-    """Return the clock of `saved`."""
-    values: dict[str, Any] = {
-        name: tuple(map(_loaded, value)) if name in TURNS else _array(value) for name, value in state.items()
-    }
+def under_way_of(state: Mapping[str, Any]) -> UnderWay:
+    """Return the clock of a state (`hflray.experiment.record.state_of`)."""
+    values = restored(state)
+    for name in TURNS:
+        values[name] = tuple(Turn(**{**turn, "happens": Timeline(**turn["happens"])}) for turn in values[name])
     return UnderWay(**values)
-
-
-def _saved(turn: Turn) -> dict[str, Any]:
-    own = {part.name: _plain(getattr(turn, part.name)) for part in fields(turn) if part.name != "happens"}
-    return own | {"happens": {part.name: _plain(getattr(turn.happens, part.name)) for part in fields(turn.happens)}}
-
-
-def _loaded(saved: Mapping[str, Any]) -> Turn:
-    happens = Timeline(**{name: _array(value) for name, value in saved["happens"].items()})
-    return Turn(**{name: _array(value) for name, value in saved.items() if name != "happens"}, happens=happens)
-
-
-def _plain(value: Any) -> Any:
-    return packed(value) if isinstance(value, np.ndarray) else value
-
-
-def _array(value: Any) -> Any:
-    return unpacked(value) if isinstance(value, dict) and "base64" in value else value

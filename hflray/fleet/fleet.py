@@ -150,7 +150,7 @@ class Fleet:
             >>> Fleet.of(config, rng, max_cpu_hz=[1e9, 2e9, np.nan]).max_cpu_hz.tolist()
             [1000000000.0, 2000000000.0, 2000000000.0]
         """
-        from hflray.fleet.own import fleet_of  # it draws fleets, which is built on this class
+        from hflray.fleet.build import fleet_of  # it draws fleets, which is built on this class
 
         return fleet_of(config, rng, arrays)
 
@@ -180,7 +180,7 @@ class Fleet:
             )
         index = index.astype(np.intp)
         chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _PER_DEVICE}
-        chosen |= {name: own[index] for name in _OWN_PER_DEVICE if np.ndim(own := getattr(self, name))}
+        chosen |= {name: array[index] for name in _OWN_PER_DEVICE if np.ndim(array := getattr(self, name))}
         if self.device_names is not None:
             chosen["device_names"] = tuple(self.device_names[i] for i in index)
         if self.links is None or index.size * self.num_edges <= link.DENSE_LINKS:

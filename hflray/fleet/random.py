@@ -58,19 +58,19 @@ def complete(
         ConfigError: links are given for a fleet that is too large to hold them, or a rate is beyond any bandwidth.
     """
 
-    def own(name: str, drawn: FloatArray) -> FloatArray:
+    def pick(name: str, drawn: FloatArray) -> FloatArray:
         return own_of(arrays[name], drawn) if name in arrays else drawn
 
     n, m = config.num_devices, config.num_edges
     edge_rng = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")
-    position_m = own("position_m", rng.uniform(0.0, config.area_m, (n, 2)))
-    edge_position_m = own("edge_position_m", edge_rng.uniform(0.0, config.area_m, (m, 2)))
+    position_m = pick("position_m", rng.uniform(0.0, config.area_m, (n, 2)))
+    edge_position_m = pick("edge_position_m", edge_rng.uniform(0.0, config.area_m, (m, 2)))
     dense = n * m <= link.DENSE_LINKS if config.dense is None else config.dense
     if dense:
         distance_m = np.linalg.norm(position_m[:, None] - edge_position_m[None], axis=-1)
         link_fields: dict[str, Any] = {
             "distance_m": np.maximum(distance_m, config.min_distance_m),
-            "gain": own("gain", path_gain(distance_m, config, rng.normal(0.0, config.shadowing_db, (n, m)))),
+            "gain": pick("gain", path_gain(distance_m, config, rng.normal(0.0, config.shadowing_db, (n, m)))),
         }
     else:
         if fixed := next((name for name in ("gain", "rate_bps") if name in arrays), None):
@@ -81,17 +81,17 @@ def complete(
         key = int(rng.integers(2**64, dtype=np.uint64))
         link_fields = on_demand(Links(config, key, np.arange(n), np.arange(m), position_m, edge_position_m))
     cloud_distance_m = np.linalg.norm(edge_position_m - config.area_m / 2, axis=-1)
-    cloud_gain = own("cloud_gain", path_gain(cloud_distance_m, config, edge_rng.normal(0.0, config.shadowing_db, m)))
-    cycles_per_sample = own("cycles_per_sample", rng.uniform(*config.cycles_per_sample, n))
-    samples = own("samples", rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64))
-    power_w = own("power_w", _power_w(config, rng))
+    cloud_gain = pick("cloud_gain", path_gain(cloud_distance_m, config, edge_rng.normal(0.0, config.shadowing_db, m)))
+    cycles_per_sample = pick("cycles_per_sample", rng.uniform(*config.cycles_per_sample, n))
+    samples = pick("samples", rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64))
+    power_w = pick("power_w", _power_w(config, rng))
     max_cpu_hz = rng.uniform(*config.max_cpu_hz_range, n)
-    edge_power_w = own("edge_power_w", np.full(m, config.edge_power_w))
-    edge_bandwidth_hz = own("edge_bandwidth_hz", _edge_bandwidth_hz(config, edge_rng))
+    edge_power_w = pick("edge_power_w", np.full(m, config.edge_power_w))
+    edge_bandwidth_hz = pick("edge_bandwidth_hz", _edge_bandwidth_hz(config, edge_rng))
     # Slow devices are drawn last, so that nothing else changes, and a larger share has all of a smaller one's.
     if config.slow_share:
         max_cpu_hz[rng.permutation(n)[: round(config.slow_share * n)]] /= config.slow_factor
-    max_cpu_hz = own("max_cpu_hz", max_cpu_hz)
+    max_cpu_hz = pick("max_cpu_hz", max_cpu_hz)
     if "seconds_per_sample" in arrays:
         cycles_per_sample = own_of(arrays["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
     if "rate_bps" in arrays:
@@ -114,7 +114,7 @@ def complete(
         edge_bandwidth_hz=edge_bandwidth_hz,
         cloud_bandwidth_hz=config.cloud_bandwidth_hz,
         noise_w_per_hz=config.noise_w_per_hz,
-        capacitance=own("capacitance", np.full(n, config.capacitance))
+        capacitance=pick("capacitance", np.full(n, config.capacitance))
         if "capacitance" in arrays
         else config.capacitance,
         fixed_gain="gain" in arrays or "rate_bps" in arrays,

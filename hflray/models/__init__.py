@@ -40,7 +40,7 @@ from hflray.models.vector import (
     travelling,
 )
 from hflray.seeding import seed_sequence, stream
-from hflray.support.returned import Contract, described
+from hflray.support.contract import Contract, described
 
 __all__ = [
     "BITS_PER_KB",

@@ -1,15 +1,15 @@
 """What is learned: the shapes of the data, the kind of problem, the model and the loss, as one small value.
 
-It is what the training needs to know beside the samples themselves: hosts build their networks from it, measurements
-are made and remembered for it, and it travels to every actor. It therefore holds no arrays, and equal problems are
-equal keys. Where it goes, the texts behind its references go as well (`hflray.support.references`).
+It is what the training needs to know beside the samples themselves: hosts build their networks from it, and it travels
+to every actor. It therefore holds no arrays, and equal problems are equal keys. Where it goes, the texts behind its
+references go as well (`hflray.support.references`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -87,43 +87,15 @@ class Problem:
         """Return the problem that a data set poses to the network and the loss of its kind."""
         return cls(dataset.input_shape, dataset.num_classes, dataset.kind, num_tokens=dataset.num_tokens)
 
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """Return the problem that `to_json` wrote, and hold the texts behind its references."""
-        tree = dict(tree)
-        references.adopt(references.from_json(tree.pop("references", ())))
-        fixed = {"input_shape": tuple(tree["input_shape"]), "model": ModelSpec(**tree["model"])}
-        return cls(**{**tree, **fixed})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the problem as values of JSON, for another process of this user."""
-        texts = references.to_json(self._sources)
-        return asdict(self) | ({"references": texts} if texts else {})
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (tuple(getattr(self, each.name) for each in fields(self)), self._sources)
-
-    @property
-    def _sources(self) -> tuple[references.Source, ...]:
-        return references.sources_of([self.model.name, self.loss])
+        values = tuple(getattr(self, attribute.name) for attribute in fields(self))
+        return _unpickled, (values, references.sources_of([self.model.name, self.loss]))
 
     def configured(self, config: ExperimentConfig) -> Self:
         """Return the problem of an experiment's configuration on the same data."""
         model = ModelSpec.of(config.model.name, config.model.options)
         loss = config.training.loss or LOSS_OF[self.kind]
         return replace(self, model=model, loss=loss, buffers=config.training.buffers)
-
-    @property
-    def measured_as(self) -> list[Any]:
-        """What decides the speed of training, as values of JSON: the key under which measurements are remembered.
-
-        The paper's network has the key of hflray 0.1, whose measurements therefore stay valid.
-        """
-        shapes = [*self.input_shape, self.num_outputs]
-        if replace(self, buffers="average") == type(self)(self.input_shape, self.num_outputs):
-            return shapes
-        tokens = [] if self.num_tokens is None else [self.num_tokens]
-        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss, *tokens]
 
     def random_samples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return inputs and targets of the right shapes and types, because a speed does not depend on their values."""

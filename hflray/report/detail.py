@@ -31,7 +31,7 @@ from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet, build_fleet
 from hflray.report.labels import pretty
 from hflray.report.runs import RunRecord
-from hflray.scheduling.poll import poll_spent_j
+from hflray.scheduling.context import poll_spent_j
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.terminal.tables import TextTable

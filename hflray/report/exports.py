@@ -1,7 +1,7 @@
 """Exports: a sweep's runs as one small file with everything that a report shows; an exhibit may consist of several.
 
 An export is one zip file per sweep. It has ``runs.json`` (names, configurations, environment, last metrics), and the
-tables of all runs (`hflray.tracking.Tables`) in ``rounds.parquet`` and ``devices.parquet``, whose column ``run`` is the
+tables of all runs (`RunTables`) in ``rounds.parquet`` and ``devices.parquet``, whose column ``run`` is the
 run's name. Settings that all runs share stand once in ``runs.json``. An optional ``about.txt`` says in a sentence what
 the environment does not, such as who ran the sweep on which machine. A *brief* export of experiments has no table of
 devices, and of each round only the main metrics and the totals, so that it stays small; ``brief`` in ``runs.json`` says
@@ -44,7 +44,7 @@ from hflray.report.runs import LEFT_OUT, RunRecord, SweepRecord, assemble
 from hflray.support.files import write
 from hflray.support.reader import UnfitError, fit, parse_json, read_bytes, read_parquet, unzip
 from hflray.support.text import as_file_stem, one_line
-from hflray.tracking import History, Tables
+from hflray.tracking import History, RunTables
 from hflray.tracking.schema import RunContent
 
 VERSION = 2
@@ -148,7 +148,7 @@ def lacking(sweep: SweepRecord, brief: bool) -> list[str]:
     return [f"devices and schedules of {runs} in the export: {reasons[0]}"] if reasons else []
 
 
-def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str, bytes]:
+def _files(content: Mapping[str, Any], tables: Mapping[str, RunTables]) -> dict[str, bytes]:
     """Return the files of an export by name."""
     files = {FILE: f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()}
     for kind in TABLES:
@@ -215,11 +215,11 @@ def _folder_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAMES.fullmatch(path.name))
 
 
-def _brief(tables: Tables) -> Tables:
+def _brief(tables: RunTables) -> RunTables:
     """Return the main metrics and the totals of each round only."""
     names = [str(name) for name in tables.rounds]
     main = [row.name for row in metrics.main_of(names)]
-    return Tables(tables.rounds[[name for name in names if BRIEF.fullmatch(name) or name in main]])
+    return RunTables(tables.rounds[[name for name in names if BRIEF.fullmatch(name) or name in main]])
 
 
 def is_brief(files: Mapping[str, bytes], content: Mapping[str, Any]) -> bool:
@@ -321,7 +321,7 @@ def _named(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _opened(place: Path) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Tables]]:
+def _opened(place: Path) -> tuple[dict[str, bytes], dict[str, Any], dict[str, RunTables]]:
     """Return an export's files, the content of its ``runs.json`` and the tables of its runs."""
     files = files_of(place)
     content = content_of(files)
@@ -344,19 +344,19 @@ def records_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [record | {"config": _merged(shared, record["config"])} for record in content["runs"]]
 
 
-def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict[str, Tables]:
+def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict[str, RunTables]:
     """Return the tables of an export of version 1 or 2 by the run's name. Raises ValueError: it is of another."""
     names = [record["name"] for record in content["runs"]]
     if content["version"] == VERSION:
         rounds, devices = (_separate(files.get(f"{kind}.parquet")) for kind in TABLES)
-        return {name: Tables(rounds[name], devices.get(name)) for name in names}
+        return {name: RunTables(rounds[name], devices.get(name)) for name in names}
     if content["version"] != 1:
         raise ValueError(f"it is of version {content['version']}; this hflray reads 1 and {VERSION}")
     tables = {}
     for name in names:
         devices_file = files.get(f"{_stem(name)}.devices.parquet")
         run_rounds = read_parquet(files[f"{_stem(name)}.rounds.parquet"]).to_pandas()
-        tables[name] = Tables(run_rounds, None if devices_file is None else read_parquet(devices_file).to_pandas())
+        tables[name] = RunTables(run_rounds, None if devices_file is None else read_parquet(devices_file).to_pandas())
     return tables
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hflray.config import named_settings
-from hflray.support import policies
+from hflray.support import pinned
 from hflray.support.references import SHOWN, parse, short, spoken, unplaced
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def setting(key: str, value: Any) -> str:
         return option(key.rpartition(".")[2].replace("_", " "), f"{value:.15g}" if isinstance(value, float) else value)
     if key in named_settings() or str(value) in NAMES:
         return pretty(value)
-    return policies.plain(str(value))  # a text such as "wide:relu" is no reference here
+    return pinned.plain(str(value))  # a text such as "wide:relu" is no reference here
 
 
 def hfel(exchanges: int) -> str:
@@ -149,9 +149,9 @@ def in_full(key: str, value: Any, hashed: bool) -> str:
     name = key.rpartition(".")[2].replace("_", " ")
     if value is ...:
         return f"{name} not given"
-    if isinstance(value, str) and (key in named_settings() or key in policies.SETTINGS):
+    if isinstance(value, str) and (key in named_settings() or key in pinned.SETTINGS):
         text = HASH.sub(r" (sha256 \1…)" if hashed else "", value)
-        return f"policy {text}" if key in policies.SETTINGS else text
+        return f"policy {text}" if key in pinned.SETTINGS else text
     return f"{name} {json.dumps(value, ensure_ascii=False, default=repr)}"
 
 
@@ -206,7 +206,7 @@ def describe(run: RunRecord, keys: Sequence[str], whole: Set[str] = frozenset(),
         if key in whole:
             parts.append(in_full(key, value, hashed))
         elif key.startswith(OPTIONS):
-            text = policies.plain(str(value)) if value is not None else None
+            text = pinned.plain(str(value)) if value is not None else None
             parts.append(own(value, run.labels) or option(key.removeprefix(OPTIONS), text))
         elif key == "assignment.exchanges":
             follows_name = parts[-1:] == [pretty("hfel")] and not own("hfel", run.labels)

@@ -84,7 +84,7 @@ class RunRecord:
 
     @property
     def devices(self) -> pd.DataFrame | None:
-        """The table of devices, one row per device (`hflray.tracking.Tables`); None if it was not logged."""
+        """The table of devices, one row per device (`hflray.tracking.RunTables`); None if it was not logged."""
         return self.history.tables.devices
 
     @property

@@ -33,7 +33,7 @@ from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.pairs import Pairs, holm, mean_interval
 from hflray.support.references import short
 from hflray.support.terminal.tables import TextTable
-from hflray.tracking import Tables
+from hflray.tracking import RunTables
 
 SPLIT = "data.split"
 TOO_FEW = "with too few runs"
@@ -489,5 +489,5 @@ def _until(run: RunRecord, target: float) -> RunRecord:
     if last is None:
         return replace(run, config=config)
     rounds = run.history.tables.rounds
-    tables = Tables(rounds[rounds["round"] <= last], run.devices)
+    tables = RunTables(rounds[rounds["round"] <= last], run.devices)
     return replace(run, config=config, history=replace(run.history, tables=tables, status="FINISHED"))

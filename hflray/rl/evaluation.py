@@ -1,17 +1,22 @@
-"""Evaluation of policies on held-out fleets, against the teacher, the paper's HFEL, local search and the lower bound.
+"""Evaluation of policies on held-out fleets: of the assigner against references, of the scheduler against rivals.
 
-The goal is a low objective, not agreement with the teacher: a policy that agrees with it on 73 % of the devices may
-cost 17 % more. Both figures are reported. The references are solved once and kept in the held-out fleets' cache.
+The goal of an assigner is a low objective, not agreement with the teacher: a policy that agrees with it on 73 % of the
+devices may cost 17 % more. Both figures are reported. The references, which are the teacher, the paper's HFEL, local
+search and the lower bound, are solved once and kept in the held-out fleets' cache.
+
+Each scheduler plays one episode of ``hflray/Scheduling-v0`` on each fleet. What it needs to the target is compared with
+the agent's, fleet by fleet, by Wilcoxon's signed-rank test (`hflray.support.pairs`). IKC gets the devices' majority
+classes as its clusters, so that it never clusters wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from os import sched_getaffinity
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +26,18 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
-from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
-from hflray.assignment.policy import load_policy, save_policy
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import DivergedError
-from hflray.rl.fleets import FleetSpec, assignment_objective, reporting
-from hflray.rl.solved_fleets import FleetPool, prepare
+from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective
+from hflray.rl.scheduling_env import SchedulingEnv
+from hflray.rl.solved_fleets import FleetPool
+from hflray.scheduling import Scheduler, build_scheduler, choose_devices
+from hflray.scheduling.learned import ScoreNetwork, scores_of
 from hflray.seeding import stream
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.files import replacing
-from hflray.support.provenance import git_commit
+from hflray.support.pairs import Pairs
 
 TEACHER, BOUND = "teacher", "lower_bound"
 # HFEL starts from the geographic assignment here, and local search from the best gain (docs/design.md, D8).
@@ -40,10 +47,12 @@ REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "local_search": ("local_search", {}),
 }
 AT_ONCE = 50  # fleets per pass of the network
+TO_TARGET = ("joules", "seconds", "rounds")
+Choose = Callable[[SchedulingEnv], IntArray]
 
 
 @dataclass(frozen=True)
-class Quality:
+class AssignerQuality:
     """The quality of a policy on held-out fleets.
 
     Attributes:
@@ -80,110 +89,182 @@ class Quality:
         }
 
 
-class Evaluation:
+class AssignerEvaluation:
     """An evaluation of policies on held-out fleets, against references that are solved once.
 
     Args:
         pool: fleets that are not used for training.
-        features: the network's feature set.
-        num_edges: number of edges that rows are padded to.
         progress: called with the number of fleets whose references are solved, and the number of all fleets.
     """
 
-    def __init__(
-        self,
-        pool: FleetPool,
-        features: FeatureSet,
-        num_edges: int,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def __init__(self, pool: FleetPool, progress: Callable[[int, int], None] | None = None) -> None:
         self.pool = pool
         self.references = references(pool, progress)
-        self._rows = [fleet.rows(features, num_edges) for fleet in pool.fleets]
 
-    def __call__(self, network: QNetwork) -> Quality:
+    def __call__(self, network: QNetwork) -> AssignerQuality:
         """Evaluate the greedy policy.
 
         Raises:
             DivergedError: a Q-value is not finite.
         """
         returns, matches, devices, objectives = [], 0, 0, []
-        for solved, assignment in zip(self.pool.fleets, self._assign(network), strict=True):
+        for solved, assignment in zip(self.pool.fleets, greedy(network, self.pool.fleets), strict=True):
             fleet_matches = int((assignment == solved.labels).sum())
             matches, devices = matches + fleet_matches, devices + len(assignment)
             returns.append(2 * fleet_matches - len(assignment))
             objectives.append(assignment_objective(solved.problem, assignment))
         mean = float(np.mean(objectives))
         ratio = {name: mean / float(values.mean()) for name, values in self.references.items()}
-        return Quality(float(np.mean(returns)), matches / devices, mean, ratio, np.array(objectives))
-
-    def _assign(self, network: QNetwork) -> list[NDArray[np.intp]]:
-        assignments: list[NDArray[np.intp]] = []
-        for first in range(0, len(self._rows), AT_ONCE):
-            rows = self._rows[first : first + AT_ONCE]
-            with torch.inference_mode():
-                q = network(*padded_batch(rows))
-            if not bool(torch.isfinite(q).all()):
-                raise DivergedError("the network's Q-values are not finite; lower learning.learning_rate")
-            best = q.argmax(-1).numpy()
-            assignments += [best[i, : len(matrix)].astype(np.intp) for i, matrix in enumerate(rows)]
-        return assignments
+        return AssignerQuality(float(np.mean(returns)), matches / devices, mean, ratio, np.array(objectives))
 
 
-def measure(path: Path, count: int) -> None:
-    """Measure a policy on reporting fleets of its specification, and write the figures into its card.
-
-    Neither training nor the choice of a snapshot used the reporting fleets.
-
-    Args:
-        path: the policy's file, which is rewritten.
-        count: number of fleets.
-
-    Raises:
-        ConfigError: `path` holds no policy.
-    """
-    network, card = load_policy(path)
-    spec = reporting(FleetSpec.from_dict(card["trained_on"]["specification"]))
-    evaluation = Evaluation(prepare(spec, count), network.spec.features, network.spec.num_edges)
-    quality = evaluation(network)
-    mean_ratio = float((quality.objectives / evaluation.references["local_search"]).mean())
-    reported = quality.summary() | {"mean_ratio": round(mean_ratio, 4), "git_commit": git_commit()}
-    save_policy(path, network, card | {"reported": reported})
+def greedy(network: QNetwork, fleets: Sequence[SolvedFleet]) -> list[IntArray]:
+    """Return the policy's assignment of each fleet, (H,). Raises DivergedError: a Q-value is not finite."""
+    assignments: list[IntArray] = []
+    for first in range(0, len(fleets), AT_ONCE):
+        batch = fleets[first : first + AT_ONCE]
+        edges = max(network.spec.num_edges, *(len(fleet.problem.bandwidth) for fleet in batch))
+        with torch.inference_mode():
+            q = network(*padded_batch([fleet.rows(network.spec.features, edges) for fleet in batch]))
+        if not bool(torch.isfinite(q).all()):
+            raise DivergedError("the network's Q-values are not finite; lower learning.learning_rate")
+        best = q.argmax(-1).numpy()
+        assignments += [best[i, : len(fleet.labels)].astype(np.intp) for i, fleet in enumerate(batch)]
+    return assignments
 
 
 def references(pool: FleetPool, progress: Callable[[int, int], None] | None = None) -> dict[str, NDArray[np.float64]]:
     """Return each reference's objectives on the pool's fleets, (fleets,), J, by name; solve and cache them once."""
-    solved: list[dict[str, float]] = []
+    path, names = pool.folder / "references.npz", (*REFERENCES, BOUND)
     columns: dict[str, NDArray[np.float64]] = {}
-    path = pool.folder / "references.npz"
     if path.exists():
         with suppress(*UNREADABLE):  # a damaged file is written anew
             columns = read_archive(path)
-        if {*REFERENCES, BOUND} <= set(columns):
-            solved = [{name: float(columns[name][i]) for name in columns} for i in range(len(columns[BOUND]))]
-    if len(solved) < len(pool):
+    if not columns.keys() >= {*names}:
+        columns = {name: np.zeros(0) for name in names}
+    num_cached = len(columns[BOUND])
+    if num_cached < len(pool):
+        solved: list[list[float]] = []
         with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
-            missing = range(len(solved), len(pool))
-            for fleet_objectives in threads.map(lambda index: _solve(pool.spec, index), missing):
-                solved.append(fleet_objectives)
+            for objectives in threads.map(partial(_solve_references, pool.spec), range(num_cached, len(pool))):
+                solved.append(objectives)
                 if progress:
-                    progress(len(solved), len(pool))
-        arrays: dict[str, Any] = {name: np.array([fleet[name] for fleet in solved]) for name in solved[0]}
+                    progress(num_cached + len(solved), len(pool))
+        columns = {
+            name: np.concatenate([columns[name], values])
+            for name, values in zip(names, np.transpose(solved), strict=True)
+        }
         with replacing(path) as scratch:
-            np.savez(scratch, **arrays)
+            np.savez(scratch, **columns)  # type: ignore[arg-type]
     teacher = np.array([fleet.objective for fleet in pool.fleets])
-    by_name = {name: np.array([fleet[name] for fleet in solved[: len(pool)]]) for name in (*REFERENCES, BOUND)}
-    return {TEACHER: teacher, **by_name}
+    return {TEACHER: teacher, **{name: columns[name][: len(pool)] for name in names}}
 
 
-def _solve(spec: FleetSpec, index: int) -> dict[str, float]:
+def _solve_references(spec: FleetSpec, index: int) -> list[float]:
+    """Return the objective of each reference and the lower bound on fleet `index`."""
     fleet, work = spec.draw(index)
-    devices = np.arange(fleet.num_devices)
-    problem = spec.problem(fleet, work)
-    objectives = {}
+    devices, problem = np.arange(fleet.num_devices), spec.problem(fleet, work)
+    objectives = []
     for name, (assigner, options) in REFERENCES.items():
         rng = stream(spec.seed, f"assigner/reference/{name}", index)
-        objectives[name] = assignment_objective(
-            problem, build_assigner(assigner, **options).assign(fleet, work, devices, rng)
-        )
-    return objectives | {BOUND: lower_bound(fleet, work, devices)}
+        assignment = build_assigner(assigner, **options).assign(fleet, work, devices, rng)
+        objectives.append(assignment_objective(problem, assignment))
+    return [*objectives, lower_bound(fleet, work, devices)]
+
+
+@dataclass(frozen=True)
+class PlayedEpisodes:
+    """A player's episodes, one on each held-out fleet.
+
+    Attributes:
+        episode_return: sum of the rewards, (fleets,).
+        rounds: rounds played, (fleets,).
+        joules, seconds: simulated energy and delay of all rounds, (fleets,).
+        reached: whether the episode reached its target, (fleets,).
+    """
+
+    episode_return: FloatArray
+    rounds: FloatArray
+    joules: FloatArray
+    seconds: FloatArray
+    reached: FloatArray
+
+
+class SchedulerEvaluation:
+    """An evaluation on held-out fleets. The other schedulers play once, and the agent each time.
+
+    Args:
+        arguments: those of the environment.
+        fleets: number of held-out fleets.
+        seed: root seed of the fleets, which no training episode shares.
+    """
+
+    def __init__(self, arguments: dict[str, Any], fleets: int, seed: int) -> None:
+        self.env, self.fleets, self.seed = SchedulingEnv(**arguments), fleets, seed
+        self.rivals = {name: self._played(partial(_scheduler_player, name, self.env)) for name in metrics.RIVALS}
+
+    def __call__(self, network: ScoreNetwork) -> dict[str, float]:
+        """Return the metrics of the agent and of the others, by name; those of the target over episodes that reach it.
+
+        A ratio is left out where fleets on which the target was missed leave it open. A p-value is left out where the
+        fleets are too few for one below 0.05.
+        """
+        agent = self.play(network)
+        values: dict[str, float] = {}
+        for name, played in {"": agent, **self.rivals}.items():
+            reached = played.reached > 0
+            values[metrics.agent_metric("return", name)] = float(played.episode_return.mean())
+            values[metrics.agent_metric("reached", name)] = float(reached.mean())
+            for quantity in TO_TARGET if reached.any() else ():
+                values[metrics.agent_metric(quantity, name)] = float(getattr(played, quantity)[reached].mean())
+        for name, pairs in self.compared(agent).items():
+            low, high = pairs.median
+            if low == high:
+                values[metrics.agent_metric("ratio", name)] = low
+            if np.isfinite(pairs.p):
+                values[metrics.agent_metric("p", name)] = pairs.p
+        return values
+
+    def play(self, network: ScoreNetwork) -> PlayedEpisodes:
+        """Return the episodes of the greedy policy of a network."""
+
+        def choose(env: SchedulingEnv) -> IntArray:
+            rows = env.observation().reshape(env.fleet_config.num_devices, -1)
+            return np.argsort(-scores_of(network, rows), kind="stable")[: env.num_scheduled]
+
+        return self._played(lambda: (choose, lambda env: None))
+
+    def compared(self, agent: PlayedEpisodes) -> dict[str, Pairs]:
+        """Return the agent's joules to the target against each other scheduler's, by its name.
+
+        Where the target is missed, they are censored at the joules of the whole episode.
+        """
+        return {
+            name: Pairs.censored(agent.joules, agent.reached, played.joules, played.reached)
+            for name, played in self.rivals.items()
+        }
+
+    def _played(self, player: Callable[[], tuple[Choose, Callable[[SchedulingEnv], None]]]) -> PlayedEpisodes:
+        rows = []
+        for index in range(self.fleets):
+            self.env.begin(stream(self.seed, "scheduler/held-out", index))
+            choose, observe = player()
+            total, joules, seconds, ended, cut = 0.0, 0.0, 0.0, False, False
+            while not (ended or cut):
+                action = self.env.scores_of(choose(self.env))
+                _, reward, ended, cut, info = self.env.step(action)
+                observe(self.env)
+                total, joules, seconds = total + reward, joules + info["energy_j"], seconds + info["delay_s"]
+            rows.append((total, self.env.round, joules, seconds, ended))
+        return PlayedEpisodes(*np.array(rows, dtype=np.float64).T)
+
+
+def _scheduler_player(name: str, env: SchedulingEnv) -> tuple[Choose, Callable[[SchedulingEnv], None]]:
+    """Return a new scheduler's choice, and how it observes a round."""
+    scheduler: Scheduler = build_scheduler(
+        name,
+        num_devices=env.fleet_config.num_devices,
+        num_scheduled=env.num_scheduled,
+        clusters=np.unique(env.class_counts.argmax(axis=1), return_inverse=True)[1],
+    )
+    return lambda env: choose_devices(scheduler, env.context()), lambda env: scheduler.observe(env.played)

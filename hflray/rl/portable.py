@@ -17,9 +17,8 @@ import ray
 import torch
 from ray.rllib.core import COMPONENT_ENV_RUNNER
 
-from hflray.errors import ConfigError, DamagedError
+from hflray.errors import ConfigError
 from hflray.support import checkpoint
-from hflray.support.reader import read_json
 
 TREE = "tree"
 STATE = "hflray_state"  # the folder of the state in that of a checkpoint
@@ -36,9 +35,20 @@ def restore_state(algorithm: Any, folder: Path) -> tuple[dict[str, Any], Any]:
     """Restore the algorithm and its runner from what `save_state` wrote; return the state and its tree.
 
     Raises:
-        DamagedError, ConfigError: see `checked_state`.
+        DamagedError: `folder` holds no whole checkpoint.
+        ConfigError: it is one of another version.
     """
-    state = checked_state(folder)
+    state = checkpoint.load(folder / STATE)
+    if (version := state.get("ray")) != ray.__version__:
+        raise ConfigError(
+            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
+            f"only with the version that made it; install ray=={version} to go on, or begin anew"
+        )
+    if TREE not in state:
+        raise ConfigError(
+            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
+            "with that version of hflray, or begin anew"
+        )
     tree = restore(state)
     of_rllib = tree.get("rllib", tree)
     algorithm.set_state(of_rllib)
@@ -46,33 +56,6 @@ def restore_state(algorithm: Any, folder: Path) -> tuple[dict[str, Any], Any]:
     algorithm.env_runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
     algorithm.env_runner.set_generators(state["generators"])
     return state, tree
-
-
-def checked_state(folder: Path) -> dict[str, Any]:
-    """Return the state that `save_state` wrote into `folder`.
-
-    Raises:
-        DamagedError: `folder` holds no such checkpoint, or a damaged one.
-        ConfigError: it is one of another version.
-    """
-    try:
-        content = read_json(folder / STATE / checkpoint.REST)
-        version, portable = content["ray"], TREE in content
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedError(
-            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give the folder of one, or begin anew"
-        ) from error
-    if version != ray.__version__:
-        raise ConfigError(
-            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
-            f"only with the version that made it; install ray=={version} to go on, or begin anew"
-        )
-    if not portable:
-        raise ConfigError(
-            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
-            "with that version of hflray, or begin anew"
-        )
-    return checkpoint.load(folder / STATE)
 
 
 def flatten(state: Any) -> dict[str, Any]:

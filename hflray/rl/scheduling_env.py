@@ -2,10 +2,10 @@
 
 An episode is a random fleet with random majority classes, and each step is a round. The H devices of the highest scores
 are scheduled, the assigner names their edges, and the allocation and the bill are the exact ones of an experiment.
-Nothing is trained: the accuracy is that of a learning curve (`hflray.rl.surrogate`). An episode ends when the curve
-reaches `target`, and is cut off after `max_rounds` rounds.
+Nothing is trained: the accuracy is that of a learning curve (`LearningCurve`). An episode ends when the curve reaches
+`target`, and is cut off after `max_rounds` rounds.
 
-An observation is ``Box((N · (6 + C),), float32)``: the rows of `hflray.scheduling.rows`, one device after the other.
+An observation is ``Box((N · (6 + C),), float32)``: `hflray.scheduling.context.device_rows`, one device after the other.
 
 An action is ``Box(-1, 1, (N,), float32)``: the scores; of equal ones the lower index goes first. The rewards:
 
@@ -29,15 +29,48 @@ from hflray.assignment import assigned, build_assigner
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
-from hflray.rl.surrogate import DIGITS, Curve, Progress
 from hflray.scheduling import DeviceHistory, RoundContext
-from hflray.scheduling.rows import OWN, device_rows
+from hflray.scheduling.context import BEFORE_CLASSES, device_rows
 from hflray.support.arrays import FloatArray, IntArray
 
 ENV_ID = "hflray/Scheduling-v0"
 Reward = Literal["cost", "energy", "accuracy_per_joule"]
 REWARDS: tuple[Reward, ...] = get_args(Reward)
 RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an episode's rewards
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """A learning curve in place of training: the accuracy after some rounds, from who took part in them.
+
+    The accuracy after round i is ``A · c_i^γ · (1 - exp(-(x_i / τ)^κ))``. Here x_i is the sum of the rounds' class
+    balance, the entropy of the scheduled devices' labels divided by its largest value, so that a round without some
+    classes counts less. c_i is the share of all samples whose device has taken part at least once. Neither depends on
+    the order within a round, on costs, or on the model's size.
+
+    Attributes:
+        best: A, the accuracy of endless training on all samples.
+        pace: τ, the rounds of perfect balance after which a share 1 - 1/e is reached.
+        shape: κ; below 1 the curve rises fast at first and long afterwards.
+        breadth: γ; how much accuracy it costs to leave devices out.
+    """
+
+    best: float
+    pace: float
+    shape: float
+    breadth: float
+
+    def accuracy(self, balance: float, coverage: float) -> float:
+        """Return the accuracy after rounds whose balances add up to x, by devices that hold the share c of samples."""
+        rise = 1.0 - np.exp(-((np.array([balance]) / self.pace) ** self.shape))
+        return float((self.best * np.array([coverage]) ** self.breadth * rise)[0])
+
+
+# Fitted on 17 runs of ``tune_configs/joint_cost.yaml`` with even seeds, of IKC and of joint_cost with and without
+# turns. On the 13 runs with odd seeds its mean absolute error over the rounds is 1.7 points of accuracy. Its end is
+# too low: it stays below 90.5 %, where runs go on to 92 %. Other data need another fit. The curve is a stand-in for
+# quick experiments and no result: what a scheduler is worth, a real run shows.
+DIGITS = LearningCurve(best=0.905, pace=3.72, shape=0.903, breadth=0.0104)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +120,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         reward: Reward = "cost",
         target: float = 0.85,
         max_rounds: int = 60,
-        curve: Curve = DIGITS,
+        curve: LearningCurve = DIGITS,
         fleet: FleetConfig | Fleet | None = None,
     ) -> None:
         if reward not in REWARDS:
@@ -100,7 +133,9 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.majority_fraction, self.target, self.max_rounds = majority_fraction, target, max_rounds
         self.work = work or Workload(model_bits=448 * 8192, local_iterations=2, edge_iterations=2)
         self.assigner, self.reward, self.curve = build_assigner(assigner), reward, curve
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_devices * (OWN + num_classes),), np.float32)
+        self.observation_space = gym.spaces.Box(
+            -np.inf, np.inf, (num_devices * (BEFORE_CLASSES + num_classes),), np.float32
+        )
         self.action_space = gym.spaces.Box(-1.0, 1.0, (num_devices,), np.float32)
 
     def reset(
@@ -120,7 +155,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         mix[np.arange(count), rng.permutation(np.arange(count) % self.num_classes)] = self.majority_fraction
         self.class_counts = rng.multinomial(self.fleet.samples.astype(int), mix / mix.sum(axis=1, keepdims=True))
         self.round, self.clock_s, self.accuracy = 0, 0.0, 0.0
-        self.history, self.progress = DeviceHistory(count), Progress.start(count)
+        self.history, self.balance = DeviceHistory(count), 0.0
         self.played: PlayedRound | None = None
         draws = [np.sort(rng.choice(count, self.num_scheduled, replace=False)) for _ in range(RANDOM_ROUNDS)]
         costs = [self._bill(devices)[1] for devices in draws]
@@ -135,8 +170,10 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         delay_s = cost.iteration_delay_s
         self.history = self.history.after(self.round, devices, edges, delay_s, {})
         self.played = PlayedRound(devices, edges, cost, self.work.edge_iterations)
-        before, self.progress = self.accuracy, self.progress.after(devices, self.class_counts)
-        self.accuracy = self.curve.accuracy(self.progress)
+        samples, before = self.class_counts.sum(axis=1), self.accuracy
+        self.balance += metrics.class_balance(self.class_counts[devices].sum(axis=0))
+        coverage = float(samples[self.history.participation > 0].sum() / samples.sum())
+        self.accuracy = self.curve.accuracy(self.balance, coverage)
         reward = -cost.objective / self._unit_objective
         if self.reward == "accuracy_per_joule":
             reward = 100.0 * (self.accuracy - before) / (cost.energy_j / self._unit_j)

@@ -35,7 +35,7 @@ def default_cache(spec: FleetSpec) -> Path:
 
 
 class FleetPool:
-    """The solved fleets of a cache, in memory. A pool is read-only, and ``copy.deepcopy`` returns the pool itself.
+    """The solved fleets of a cache, in memory. A pool is read-only.
 
     Args:
         folder: the cache.
@@ -70,12 +70,6 @@ class FleetPool:
 
     def __getitem__(self, index: int) -> SolvedFleet:
         return self.fleets[index]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FleetPool:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:  # a pool may be gigabytes, so unpickling reads the cache instead
-        return FleetPool, (self.folder, self.spec, len(self))
 
 
 def read_spec(folder: Path) -> FleetSpec:

@@ -13,11 +13,10 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
-from hflray.scheduling.context import DeviceHistory, RoundContext
-from hflray.scheduling.poll import Poll
+from hflray.scheduling.context import DeviceHistory, Poll, RoundContext
 from hflray.support.arrays import IntArray
+from hflray.support.contract import Contract
 from hflray.support.references import short, spoken
-from hflray.support.returned import Contract
 from hflray.support.text import shorten
 
 __all__ = [

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.config.options import whole
 from hflray.errors import ConfigError
-from hflray.support.arrays import BoolArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.text import shorten
 
 if TYPE_CHECKING:
     from hflray.scheduling.context import RoundContext
+
+
+OPTIONS = "scheduling.options"  # with which the messages of schedulers' options begin
 
 
 class Scheduler(ABC):
@@ -54,16 +57,14 @@ class Scheduler(ABC):
     """Whether `schedule` looks at the context's `record` or at what it remembers of devices (`participation` to
     `edge_of`). For a class that says False, and for one whose `schedule` takes ``rng``, neither is kept or saved."""
 
+    state_names: tuple[str, ...] = ()
+    """The names of the attributes that are the scheduler's state: arrays, and values that JSON can hold."""
+
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
     ):
-        self.num_devices = _count("num_devices", num_devices)
-        self.num_scheduled = _count("num_scheduled", num_scheduled)
-        if self.num_scheduled > self.num_devices:
-            raise ConfigError(
-                f"num_scheduled: got {num_scheduled}, more than num_devices = {num_devices}; "
-                f"accepted: 1 to {num_devices}; lower the one or raise the other"
-            )
+        self.num_devices = whole("num_devices", _plain(num_devices), 1)
+        self.num_scheduled = whole("num_scheduled", _plain(num_scheduled), 1, self.num_devices)
 
     @abstractmethod
     def schedule(self, context: Any) -> IntArray:
@@ -78,6 +79,9 @@ class Scheduler(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `schedule` depends on besides its `rng`, JSON-ready."""
+        return self._identity() | {name: _json_ready(getattr(self, name)) for name in self.state_names}
+
+    def _identity(self) -> dict[str, Any]:
         return {
             "scheduler": type(self).__name__,
             "num_devices": self.num_devices,
@@ -90,12 +94,15 @@ class Scheduler(ABC):
         Raises:
             ConfigError: the state is of another scheduler, N or H.
         """
-        for key, expected in Scheduler.state_dict(self).items():
+        for key, expected in self._identity().items():
             if state.get(key) != expected:
                 raise ConfigError(
                     f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {expected!r}; "
                     "resume with the configuration that saved the state, or start anew"
                 )
+        for name in self.state_names:
+            value, present = state[name], getattr(self, name)
+            setattr(self, name, np.array(value, present.dtype) if isinstance(present, np.ndarray) else value)
 
 
 class QuotaScheduler(Scheduler):
@@ -127,8 +134,8 @@ class QuotaScheduler(Scheduler):
 
     def quotas(self) -> IntArray:
         """Return the quotas h_k of the next round, (K,); they add up to H."""
-        each, extra = divmod(self.num_scheduled, len(self.clusters))
-        quotas = np.full(len(self.clusters), each, dtype=np.intp)
+        least, extra = divmod(self.num_scheduled, len(self.clusters))
+        quotas = np.full(len(self.clusters), least, dtype=np.intp)
         quotas[(self.offset + np.arange(extra)) % len(self.clusters)] += 1
         return quotas
 
@@ -173,11 +180,7 @@ class ClusterScheduler(QuotaScheduler):
         available: whether a device answers in the round that is being scheduled, (N,).
     """
 
-    def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
-    ):
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.available: BoolArray = np.broadcast_to(True, self.num_devices)
+    available: BoolArray
 
     def present(self, devices: IntArray) -> IntArray:
         """Return those of some devices that are available."""
@@ -197,6 +200,15 @@ class ClusterScheduler(QuotaScheduler):
             picked = np.concatenate([picked, draw(unscheduled, missing, rng)])
         self.advance()
         return np.sort(picked)
+
+
+def _plain(number: Any) -> Any:
+    """Return a NumPy integer as a plain one, and anything else as it is."""
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def _json_ready(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, list) else value
 
 
 def rng_and_available(
@@ -219,77 +231,53 @@ def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:
     return np.asarray(rng.choice(pool, count, replace=False), dtype=np.intp)
 
 
-def check_choice(name: str, value: Any, accepted: Collection[str]) -> str:
-    """Return an option that is one of the accepted words; raise ConfigError if it is not."""
-    if value not in accepted:
-        raise ConfigError(
-            f"scheduling.options.{name}: got {value!r}; accepted: {', '.join(accepted)}; write one of them"
-        )
-    return str(value)
-
-
-def check_option(name: str, value: Any, least: float, most: float = math.inf, whole: bool = False) -> float:
-    """Return an option of a scheduler, a number from `least` to `most`, or raise a ConfigError that names it.
+def highest(scores: FloatArray, candidates: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Return the `count` candidates of the highest scores, (n,); chance decides between equal ones.
 
     Args:
-        name: the name below ``scheduling.options``.
-        value: what was given.
-        least, most: the accepted range; a `most` of infinity stands for any finite number.
-        whole: whether only integers are accepted.
+        scores: score of each candidate, (c,).
+        candidates: devices, (c,).
+        count: number of devices to return; all candidates if they are fewer.
+        rng: source of the ties' order.
     """
-    kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    if isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value) and least <= value <= most:
-        return float(value)
-    accepted = f"{least} or more" if most == math.inf else f"{least} to {most}"
-    raise ConfigError(
-        f"scheduling.options.{name}: got {value!r}; accepted: {'an integer' if whole else 'a number'}, {accepted}; "
-        "correct it, or remove it for its default"
-    )
+    order = np.lexsort((rng.random(len(candidates)), -np.asarray(scores)))
+    return np.asarray(candidates[order[:count]], dtype=np.intp)
 
 
-def _count(name: str, value: int) -> int:
-    try:
-        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < 1:
-        raise ConfigError(f"{name}: got {value!r}; accepted: an integer, 1 or more; raise it to at least 1")
-    return number
+def weighted_draw(weights: FloatArray, candidates: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Draw `count` of the candidates without replacement, with probabilities in proportion to `weights`, (c,).
+
+    Candidates of weight 0 are drawn only if the others do not suffice, and then uniformly.
+    """
+    with np.errstate(divide="ignore"):
+        # The largest of these keys are such a draw (Efraimidis and Spirakis, 2006).
+        keys = np.log(rng.random(len(candidates))) / np.asarray(weights, dtype=np.float64)
+    return highest(keys, candidates, count, rng)
 
 
 def _as_clusters(clusters: ArrayLike | Sequence[ArrayLike], num_devices: int) -> tuple[IntArray, ...]:
     """Return the sorted members of each cluster, from labels (N,) or from a list of index arrays."""
-    if not isinstance(clusters, np.ndarray) and isinstance(clusters, Sequence) and any(map(np.ndim, clusters)):
-        parts = [_integers(f"clusters[{k}]", part) for k, part in enumerate(clusters)]
-        if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_devices)):
-            raise ConfigError(
-                f"clusters: the {len(parts)} index arrays hold {sum(map(len, parts))} devices; accepted: each of the "
-                f"devices 0 to {num_devices - 1} in exactly one of them; put every device in one cluster"
-            )
-        return tuple(np.sort(part) for part in parts)
-    labels = _integers("clusters", clusters)
-    if len(labels) != num_devices:
-        raise ConfigError(
-            f"clusters: got {len(labels)} labels for num_devices = {num_devices}; accepted: one label per device; "
-            "cluster the same devices that are scheduled"
-        )
-    if labels.min() < 0 or labels.max() >= num_devices:
-        wrong = int(np.flatnonzero((labels < 0) | (labels >= num_devices))[0])
-        raise ConfigError(
-            f"clusters: device {wrong} has label {labels[wrong]}; accepted: 0 to {num_devices - 1}; "
-            "number the clusters from 0"
-        )
-    return tuple(np.flatnonzero(labels == k) for k in range(labels.max() + 1))
+    if isinstance(clusters, Sequence) and any(isinstance(part, Sequence | np.ndarray) for part in clusters):
+        parts = [_indices(part) for part in clusters]
+        if np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_devices)):
+            return tuple(np.sort(part) for part in parts)
+    else:
+        labels = _indices(clusters)
+        if len(labels) == num_devices and labels.min() >= 0 and labels.max() < num_devices:
+            return tuple(np.flatnonzero(labels == k) for k in range(labels.max() + 1))
+    got = clusters.tolist() if isinstance(clusters, np.ndarray) else clusters
+    raise ConfigError(
+        f"clusters: got {shorten(got)}; accepted: an integer from 0 to "
+        f"{num_devices - 1} for each of the {num_devices} devices, or a list of arrays that together hold each index "
+        "once; give those of hflray.scheduling.cluster_devices"
+    )
 
 
-def _integers(name: str, values: Any) -> IntArray:
+def _indices(values: Any) -> IntArray:
+    """Return a 1-D array of integers, or an array that no check accepts."""
     try:
         array = np.asarray(values)
     except ValueError:  # ragged
-        array = np.asarray(values, dtype=object)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ConfigError(
-            f"{name}: got shape {array.shape} of {array.dtype}; accepted: a 1-D array of integers; "
-            "convert it with astype(int)"
-        )
-    return array.astype(np.intp)
+        return np.array([-1])
+    is_indices = array.ndim == 1 and (not array.size or array.dtype.kind in "iu")
+    return array.astype(np.intp) if is_indices else np.array([-1])

@@ -1,20 +1,87 @@
-"""What a decision sees of a round, and what is remembered of each device between rounds."""
+"""What a decision sees of a round: its context, what is remembered of each device, polls, and costs in advance."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from hflray.cost import Workload
+from hflray.cost import (
+    PollCost,
+    Workload,
+    compute_delay_s,
+    compute_energy_j,
+    forward_pass,
+    poll_cost,
+    rate_bps,
+    upload_delay_s,
+)
 from hflray.data.resampled import LabelCounts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.scheduling.poll import Poll
 from hflray.support.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
+
+BEFORE_CLASSES = 6  # columns of a device's row before those of the classes
+
+
+class Poll:
+    """The polls of one round, and their bill.
+
+    Args:
+        fleet: the devices.
+        available: whether a device answers, (N,).
+        measure: returns the mean loss of the current global model on the samples of some devices, (n,).
+
+    Attributes:
+        cost: the bill of all polls so far. Polls follow each other, so their delays add up.
+        devices: the devices of all polls so far, in their order; one that was polled twice is there twice.
+    """
+
+    def __init__(self, fleet: Fleet, available: BoolArray, measure: Callable[[IntArray], FloatArray]) -> None:
+        self._fleet, self._available, self._measure = fleet, available, measure
+        self.cost = PollCost(0.0, 0.0)
+        self.devices: IntArray = np.zeros(0, dtype=np.intp)
+
+    def __call__(self, candidates: ArrayLike) -> FloatArray:
+        """Return the mean loss of each of some devices, (n,), and add the bill.
+
+        Raises:
+            ConfigError: a device does not exist, is not available, or is named twice.
+        """
+        devices = np.asarray(candidates)
+        if not devices.size:
+            return np.zeros(0)
+        number = len(self._available)
+        if devices.ndim != 1 or devices.dtype.kind not in "iu" or devices.min() < 0 or devices.max() >= number:
+            raise ConfigError(
+                f"poll_loss: got {devices.dtype} of shape {devices.shape}; accepted: indices of devices, 0 to "
+                f"{number - 1}; mend the scheduler"
+            )
+        absent = devices[~self._available[devices]]
+        if absent.size or len(np.unique(devices)) != len(devices):
+            reason = f"device {absent[0]} is not available" if absent.size else "a device is named twice"
+            raise ConfigError(
+                f"poll_loss: {reason}; accepted: different devices of context.available; mend the scheduler"
+            )
+        devices = devices.astype(np.intp)
+        self.cost = self.cost + poll_cost(self._fleet, devices)
+        self.devices = np.concatenate([self.devices, devices])
+        return self._measure(devices)
+
+    @property
+    def spent_j(self) -> FloatArray:
+        """What each device has spent on the polls so far, (N,), J."""
+        return poll_spent_j(self._fleet, self.devices)
+
+
+def poll_spent_j(fleet: Fleet, devices: IntArray) -> FloatArray:
+    """Return what each device of a fleet has spent on polls of `devices`, of which each entry is a poll, (N,), J."""
+    spent_j = np.zeros(fleet.num_devices)
+    np.add.at(spent_j, devices, forward_pass(fleet, devices)[1])
+    return spent_j
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +179,8 @@ class DeviceHistory:
     def __init__(self, num_devices: int, remembers: bool = True) -> None:
         self.num_devices, self.remembers = num_devices, remembers
         for name, never in _NEVER.items():
-            one = np.broadcast_to(never, num_devices)
-            setattr(self, name, one.copy() if remembers else one)
+            values = np.broadcast_to(never, num_devices)
+            setattr(self, name, values.copy() if remembers else values)
 
     def after(
         self,
@@ -164,3 +231,63 @@ class DeviceHistory:
             )
         for name in _NEVER:
             getattr(self, name)[devices] = unpacked(state[name])
+
+
+def best_edges(context: RoundContext) -> IntArray:
+    """Return the edge of the largest gain, among those that work, of each device, (N,)."""
+    everyone = np.arange(context.fleet.num_devices)
+    if context.edges_up.all():
+        return np.asarray(context.fleet.strongest_edges(everyone)[:, 0], dtype=np.intp)
+    up = np.flatnonzero(context.edges_up)
+    return np.asarray(up[np.asarray(context.fleet.gain[:, up]).argmax(axis=1)], dtype=np.intp)
+
+
+def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatArray, FloatArray]:
+    """Return what an edge iteration would cost each device, (N,) seconds and (N,) joules, before anything is allocated.
+
+    A device computes at its largest frequency, and sends over its best link with the bandwidth of that edge, of which
+    every scheduled device gets an equal share: B_m·M / H.
+    """
+    fleet, work, edges = context.fleet, context.work, best_edges(context)
+    everyone = np.arange(fleet.num_devices)
+    share_hz = fleet.edge_bandwidth_hz[edges] * max(1, int(context.edges_up.sum())) / num_scheduled
+    compute_s = compute_delay_s(work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz)
+    compute_j = compute_energy_j(
+        fleet.capacitance_of(everyone), work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz
+    )
+    gain = fleet.gain_of(everyone, edges)
+    upload_s = upload_delay_s(work.device_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))
+    return compute_s + upload_s, compute_j + fleet.power_w * upload_s
+
+
+def device_rows(context: RoundContext, num_scheduled: int, progress: float) -> NDArray[np.float32]:
+    """Return what a learned scheduler knows of all devices before a round, (N, 6 + C).
+
+    A row has numbers about 0 to 1, or around 0:
+
+    | column | meaning |
+    |---|---|
+    | 0 | ln of its seconds in an edge iteration known in advance, less the mean over the devices, / 3 |
+    | 1 | ln of its joules in it, less the mean, / 3 |
+    | 2 | its samples / the fleet's mean, less 1 |
+    | 3 | rounds in which it took part / rounds so far; 0 in the first round |
+    | 4 | rounds since it took part last (since the start, if it never did) / 10, at most 1 |
+    | 5 | accuracy so far / target |
+    | 6… | its samples of each class / all its samples |
+
+    Args:
+        context: the round.
+        num_scheduled: H.
+        progress: accuracy so far / target.
+    """
+    delay_s, energy_j = nominal_iteration(context, num_scheduled)
+    samples, rounds = context.fleet.samples, context.round - 1
+    rows = np.empty((len(samples), BEFORE_CLASSES + context.class_counts.shape[1]), dtype=np.float32)
+    for column, values in enumerate((np.log(delay_s), np.log(energy_j))):
+        rows[:, column] = (values - values.mean()) / 3.0
+    rows[:, 2] = samples / samples.mean() - 1.0
+    rows[:, 3] = context.participation / max(1, rounds)
+    rows[:, 4] = np.minimum(1.0, (rounds - context.last_round) / 10.0)
+    rows[:, 5] = progress
+    rows[:, BEFORE_CLASSES:] = np.asarray(context.class_counts) / samples[:, None]
+    return rows

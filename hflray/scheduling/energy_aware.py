@@ -15,15 +15,14 @@ devices by their samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.scheduling.base import Scheduler, check_option
-from hflray.scheduling.context import RoundContext
-from hflray.scheduling.ranking import highest, nominal_iteration
+from hflray.config.options import between
+from hflray.scheduling.base import OPTIONS, Scheduler, highest
+from hflray.scheduling.context import RoundContext, nominal_iteration
 from hflray.support.arrays import IntArray
 
 
@@ -40,6 +39,7 @@ class EnergyAware(Scheduler):
     """
 
     looks_back: ClassVar[bool] = False
+    state_names = ("queue_j", "budget_j")
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class EnergyAware(Scheduler):
         samples_weight: float = 1.0,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.budget_j = None if budget_j is None else check_option("budget_j", budget_j, 0)
-        self.samples_weight = check_option("samples_weight", samples_weight, 0)
+        self.budget_j = None if budget_j is None else between(f"{OPTIONS}.budget_j", budget_j, 0)
+        self.samples_weight = between(f"{OPTIONS}.samples_weight", samples_weight, 0)
         self.queue_j = np.zeros(num_devices)
 
     def schedule(self, context: RoundContext) -> IntArray:
@@ -71,13 +71,3 @@ class EnergyAware(Scheduler):
         assert self.budget_j is not None
         self.queue_j[record.devices] += record.spent_j()
         self.queue_j = np.maximum(self.queue_j - self.budget_j, 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the base state, the queues and the budget."""
-        return super().state_dict() | {"queue_j": self.queue_j.tolist(), "budget_j": self.budget_j}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
-        super().load_state_dict(state)
-        self.queue_j = np.array(state["queue_j"], dtype=np.float64)
-        self.budget_j = state["budget_j"]

@@ -83,26 +83,16 @@ class IKC(ClusterScheduler):
         Raises:
             ConfigError: the state is of another scheduler, N, H or clusters, or is damaged.
         """
-        saved_record = state.get("record")
-        previous_offset = self.offset
         super().load_state_dict(state)
-        if not _is_record(saved_record, self.clusters):
-            self.offset = previous_offset
+        try:
+            record = [np.unique(np.array(devices, dtype=np.intp)) for devices in state["record"]]
+            fresh = [np.setdiff1d(c, g, assume_unique=True) for c, g in zip(self.clusters, record, strict=True)]
+            is_record = [len(c) for c in self.clusters] == [len(f) + len(g) for f, g in zip(fresh, record, strict=True)]
+        except (KeyError, TypeError, ValueError):
+            is_record = False
+        if not is_record:
             raise ConfigError(
-                "scheduler state: record does not hold devices of each cluster, each once; "
-                "the state is damaged, use an earlier checkpoint"
+                "scheduler state: record does not hold devices of each cluster; the state is damaged, use an earlier "
+                "checkpoint"
             )
-        assert isinstance(saved_record, list)
-        self.record = [np.sort(np.asarray(devices, dtype=np.intp)) for devices in saved_record]
-        self.fresh = [np.setdiff1d(c, g, assume_unique=True) for c, g in zip(self.clusters, self.record, strict=True)]
-
-
-def _is_record(saved: object, clusters: Sequence[IntArray]) -> bool:
-    if not isinstance(saved, list) or len(saved) != len(clusters):
-        return False
-    return all(
-        isinstance(devices, list)
-        and len(set(map(repr, devices))) == len(devices)
-        and set(map(repr, devices)) <= set(map(repr, members.tolist()))
-        for devices, members in zip(saved, clusters, strict=True)
-    )
+        self.fresh, self.record = fresh, record

@@ -24,12 +24,10 @@ from hflray.assignment.choice import search_choice
 from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
 from hflray.assignment.search import NOWHERE
-from hflray.errors import ConfigError
-from hflray.scheduling.base import QuotaScheduler, check_option
-from hflray.scheduling.context import RoundContext
-from hflray.scheduling.ranking import best_edges, nominal_iteration
+from hflray.config.options import one_of, whole
+from hflray.scheduling.base import OPTIONS, QuotaScheduler
+from hflray.scheduling.context import RoundContext, best_edges, nominal_iteration
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.text import shorten
 
 SEARCHES = {"per_edge": search_choice, "joint": search_joint_choice}  # by `allocation.coupling`
 MOST = 1000  # candidates of a search, whose tables grow with their square
@@ -62,18 +60,9 @@ class JointCost(QuotaScheduler):
         coupling: Coupling = "per_edge",
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        if num_scheduled > MOST:
-            raise ConfigError(
-                f"scheduling.num_scheduled: got {num_scheduled} with joint_cost; accepted: 1 to {MOST}; lower it, or "
-                "set scheduling.name: ikc"
-            )
-        self.max_wait = None if max_wait is None else int(check_option("max_wait", max_wait, 0, whole=True))
-        if not isinstance(coupling, str) or coupling not in SEARCHES:
-            raise ConfigError(
-                f"scheduling.options.coupling: got {shorten(coupling)}; accepted: {', '.join(SEARCHES)}; "
-                "correct it, or remove it for that of allocation.coupling"
-            )
-        self.coupling = coupling
+        whole("scheduling.num_scheduled", self.num_scheduled, 1, MOST)
+        self.max_wait = None if max_wait is None else whole(f"{OPTIONS}.max_wait", max_wait, 0)
+        self.coupling = one_of(f"{OPTIONS}.coupling", coupling, tuple(SEARCHES))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

@@ -19,15 +19,14 @@ it off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.scheduling.base import Scheduler, check_choice, check_option
-from hflray.scheduling.context import RoundContext
-from hflray.scheduling.ranking import nominal_iteration, weighted_draw
+from hflray.config.options import between, one_of, whole
+from hflray.scheduling.base import OPTIONS, Scheduler, weighted_draw
+from hflray.scheduling.context import RoundContext, nominal_iteration
 from hflray.support.arrays import FloatArray, IntArray
 
 FLAT, SHARP = 0.1, 5.0  # relative changes of the utility on which the pacer of the code acts
@@ -91,18 +90,19 @@ class Oort(Scheduler):
         step: float | None = None,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.variant = check_choice("variant", variant, VARIANTS)
-        self.constants = own = VARIANTS[variant]
-        self.exploration = check_option("exploration", exploration, 0, 1)
-        self.decay = check_option("decay", own.decay if decay is None else decay, 0, 1)
-        self.least_exploration = check_option("least_exploration", least_exploration, 0, 1)
-        self.penalty = check_option("penalty", penalty, 0)
-        share = own.duration_share if duration_share is None else duration_share
-        self.duration_share = check_option("duration_share", share, 0, 1)
-        self.window = int(check_option("window", window, 1, whole=True))
-        self.step = check_option("step", own.step if step is None else step, 0, 1)
+        self.variant = one_of(f"{OPTIONS}.variant", variant, tuple(VARIANTS))
+        self.constants = constants = VARIANTS[variant]
+        self.exploration = between(f"{OPTIONS}.exploration", exploration, 0, 1)
+        self.decay = between(f"{OPTIONS}.decay", constants.decay if decay is None else decay, 0, 1)
+        self.least_exploration = between(f"{OPTIONS}.least_exploration", least_exploration, 0, 1)
+        self.penalty = between(f"{OPTIONS}.penalty", penalty, 0)
+        share = constants.duration_share if duration_share is None else duration_share
+        self.duration_share = between(f"{OPTIONS}.duration_share", share, 0, 1)
+        self.window = whole(f"{OPTIONS}.window", window, 1)
+        self.step = between(f"{OPTIONS}.step", constants.step if step is None else step, 0, 1)
         self.sums: list[float] = []  # the utility of each round's devices, of the last 2 W rounds
         self.exploited: list[int] = []  # the devices of the round before that were not new, in the variant "code"
+        self.state_names = ("sums", "duration_share", *(("exploited",) if variant == "code" else ()))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -178,14 +178,3 @@ class Oort(Scheduler):
             self.duration_share = min(1.0, self.duration_share + self.step)
         elif change >= SHARP * before:
             self.duration_share = max(self.step, self.duration_share - self.step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the base state and that of the pacer."""
-        more = {"exploited": list(self.exploited)} if self.variant == "code" else {}
-        return super().state_dict() | {"sums": list(self.sums), "duration_share": self.duration_share} | more
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
-        super().load_state_dict(state)
-        self.sums, self.duration_share = list(state["sums"]), float(state["duration_share"])
-        self.exploited = list(state.get("exploited", ()))

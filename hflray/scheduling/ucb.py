@@ -19,15 +19,14 @@ device. docs/explanation/schedulers.md says how much of it is the device's own, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.scheduling.base import Scheduler, check_choice, check_option
+from hflray.config.options import between, one_of
+from hflray.scheduling.base import OPTIONS, Scheduler, highest
 from hflray.scheduling.context import RoundContext
-from hflray.scheduling.ranking import highest
 from hflray.support.arrays import IntArray
 
 
@@ -61,14 +60,15 @@ class UCB(Scheduler):
         fairness: float = 0.5,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.exploration = check_option("exploration", exploration, 0)
-        self.has_queues = check_choice("variant", variant, ("cs_ucb", "cs_ucb_q")) == "cs_ucb_q"
-        self.queue_weight = check_option("queue_weight", queue_weight, 0, 1)
-        self.fairness = check_option("fairness", fairness, 0, 1)
+        self.exploration = between(f"{OPTIONS}.exploration", exploration, 0)
+        self.has_queues = one_of(f"{OPTIONS}.variant", variant, ("cs_ucb", "cs_ucb_q")) == "cs_ucb_q"
+        self.queue_weight = between(f"{OPTIONS}.queue_weight", queue_weight, 0, 1)
+        self.fairness = between(f"{OPTIONS}.fairness", fairness, 0, 1)
         self.share, self.queue = np.zeros(num_devices), np.zeros(num_devices)  # c_n and Q_n
         self.times = np.zeros(num_devices, dtype=np.intp)
         self.total_delay_s = np.zeros(num_devices)
         self.slowest_s = 0.0
+        self.state_names = ("times", "total_delay_s", "slowest_s", *(("share", "queue") if self.has_queues else ()))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -97,25 +97,3 @@ class UCB(Scheduler):
         if self.has_queues:
             took_part = np.bincount(devices, minlength=self.num_devices)
             self.queue = np.maximum(self.queue + self.share - took_part, 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the base state and what was observed."""
-        queues = {"share": self.share.tolist(), "queue": self.queue.tolist()} if self.has_queues else {}
-        return (
-            queues
-            | super().state_dict()
-            | {
-                "times": self.times.tolist(),
-                "total_delay_s": self.total_delay_s.tolist(),
-                "slowest_s": self.slowest_s,
-            }
-        )
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
-        super().load_state_dict(state)
-        self.times = np.array(state["times"], dtype=np.intp)
-        self.total_delay_s = np.array(state["total_delay_s"], dtype=np.float64)
-        self.slowest_s = float(state["slowest_s"])
-        if self.has_queues:
-            self.share, self.queue = np.array(state["share"]), np.array(state["queue"])

@@ -64,7 +64,7 @@ def inflated(text: str) -> dict[str, list[Any]]:
     lists = list(columns.values()) if isinstance(columns, dict) else []
     if (
         not isinstance(columns, dict)
-        or not all(isinstance(each, list) for each in lists)
+        or not all(isinstance(column, list) for column in lists)
         or len({*map(len, lists)}) > 1
     ):
         raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")

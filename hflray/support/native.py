@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from hflray.errors import HflrayError
-from hflray.support.cache import cache_folder, cpu_model
 from hflray.support.checksum import file_digest
+from hflray.support.private import cache_folder, cpu_model
 
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 DIGITS = 16  # of a library's checksum in its name

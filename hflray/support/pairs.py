@@ -84,14 +84,14 @@ class Pairs:
     @classmethod
     def censored(
         cls,
-        own: Sequence[float] | FloatArray,
+        contestant: Sequence[float] | FloatArray,
         own_reached: Sequence[bool] | FloatArray,
         other: Sequence[float] | FloatArray,
         other_reached: Sequence[bool] | FloatArray,
     ) -> Pairs:
         """Return the comparison of what was spent up to the target, or up to the end where it was missed, (units,)."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            steps = np.nan_to_num(np.log(np.asarray(own, dtype=float) / np.asarray(other, dtype=float)), nan=0.0)
+            steps = np.nan_to_num(np.log(np.asarray(contestant, dtype=float) / np.asarray(other, dtype=float)), nan=0.0)
         low = np.where(np.asarray(other_reached, dtype=bool), steps, -np.inf)
         return cls(low, np.where(np.asarray(own_reached, dtype=bool), steps, np.inf))
 
@@ -102,10 +102,10 @@ class Pairs:
         return cls(bounds, bounds)
 
     @classmethod
-    def ordered(cls, own: Sequence[float] | FloatArray, other: Sequence[float] | FloatArray) -> Pairs:
+    def ordered(cls, contestant: Sequence[float] | FloatArray, other: Sequence[float] | FloatArray) -> Pairs:
         """Return the comparison of values, (units,), of which an infinite one is the worst and two of these tie."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratios = np.asarray(own, dtype=float) / np.asarray(other, dtype=float)
+            ratios = np.asarray(contestant, dtype=float) / np.asarray(other, dtype=float)
             steps = np.clip(np.nan_to_num(np.log(ratios), nan=0.0, posinf=FAR, neginf=-FAR), -FAR, FAR)
         return cls.exact(steps)
 

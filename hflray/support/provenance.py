@@ -22,18 +22,8 @@ from hflray import __version__
 # Processes with different versions of Ray cannot communicate. The other libraries decide the low bits of a result.
 EQUAL_ON_ALL_NODES = ("ray", "numpy", "scipy", "torch")
 ON_RECORD = (
-    "hflray",
-    "ray",
-    "torch",
-    "torchvision",
-    "numpy",
-    "scipy",
-    "cvxpy",
-    "clarabel",
-    "numba",
-    "scikit-learn",
-    "mlflow",
-)
+    "hflray", "ray", "torch", "torchvision", "numpy", "scipy", "cvxpy", "clarabel", "numba", "scikit-learn", "mlflow",
+)  # fmt: skip
 RULES = "2"  # the revision of the local rules, on record since SCAFFOLD's variates stay fixed in a round
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("*.py", "*.c")

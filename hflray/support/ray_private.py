@@ -15,13 +15,13 @@ from typing import Any
 
 # By the dotted name of a Ray class: the private names that our subclass of it uses or overrides. The reasons:
 INHERITED: dict[str, frozenset[str]] = {
-    # hflray/rl/algorithm.py: Tune turns the name of a buffer's class into the class, which RLlib then refuses.
+    # hflray/rl/dqn.py: Tune turns the name of a buffer's class into the class, which RLlib then refuses.
     "ray.rllib.algorithms.dqn.DQN": frozenset({"_create_local_replay_buffer_if_necessary"}),
-    # hflray/rl/replay.py: the buffer and its state are complete only with RLlib's own counts.
+    # hflray/rl/sampling.py: the buffer and its state are complete only with RLlib's own counts.
     "ray.rllib.utils.replay_buffers.episode_replay_buffer.EpisodeReplayBuffer": frozenset(
         {"_num_timesteps", "_num_timesteps_added", "_num_episodes_evicted"}
     ),
-    # hflray/rl/runner.py, hflray/rl/scheduling_module.py: whole episodes are played in one call of the network, and
+    # hflray/rl/sampling.py, hflray/rl/ppo.py: whole episodes are played in one call of the network, and
     # RLlib's counts of them stay true.
     "ray.rllib.env.single_agent_env_runner.SingleAgentEnvRunner": frozenset(
         {
@@ -32,7 +32,7 @@ INHERITED: dict[str, frozenset[str]] = {
             "_increase_sampled_metrics",
         }
     ),
-    # hflray/rl/module.py, hflray/rl/scheduling_module.py: RLlib asks an author of a module to override these.
+    # hflray/rl/dqn.py, hflray/rl/ppo.py: RLlib asks an author of a module to override these.
     "ray.rllib.core.rl_module.torch.TorchRLModule": frozenset(
         {"_forward", "_forward_inference", "_forward_exploration", "_forward_train"}
     ),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**28  # of a file that is read as a whole
 MOST_VALUES = 4_000_000  # in a text of JSON: an empty list takes 64 bytes, of which its text is three
 MOST_DEPTH = 50  # values inside values
+TOO_DEEP = f"values are nested too deeply; accepted: {MOST_DEPTH} levels; write them flatter"
 MOST_CHARACTERS = 200_000  # of a YAML text; PyYAML reads about 50,000 characters in a second
 MOST_NODES = 100_000  # of a YAML text with its aliases written out
 MOST_ENTRIES = 10_000  # of a ZIP file
@@ -116,7 +117,7 @@ def parse_json(content: bytes | str) -> Any:
     if opened > MOST_DEPTH:
         level = [value] if isinstance(value, dict | list) else []
         for _ in range(MOST_DEPTH):  # each time, what is inside the containers of the level before
-            level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)
+            level = [child for outer in level for child in (outer.values() if isinstance(outer, dict) else outer)
                      if isinstance(child, dict | list)]  # fmt: skip
         if level:
             raise UnfitError(f"its values are nested too deeply; accepted: {MOST_DEPTH} levels")
@@ -138,37 +139,36 @@ def fit(schema: type[BaseModel], value: Any) -> Any:
         raise UnfitError(f"{one_line(key)[:80]}: {one_line(first['msg'])}{got}") from None
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text of plain values.
+def parse_yaml(text: str, kind: Any = LOADER) -> Any:
+    """Return the value of a YAML text of plain values, by a kind of loader.
 
     Raises:
         ValueError: it is no such text, or it is larger or deeper than accepted, with its aliases written out.
     """
     if len(text) > MOST_CHARACTERS:
-        raise UnfitError(f"it is longer than {MOST_CHARACTERS:,} characters")
+        raise UnfitError(f"the text is too long; accepted: at most {MOST_CHARACTERS:,} characters")
+    loader = None
     try:
-        return construct_yaml(text, LOADER)
-    except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {one_line(getattr(error, 'problem', None) or error)}") from error
-    except RecursionError:
-        raise UnfitError("its values are nested too deeply") from None
-    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:  # such as a date of the 45th
-        if isinstance(error, UnfitError):
-            raise
-        raise ValueError(f"not valid YAML: a value cannot be read ({one_line(error)})") from error
-
-
-def construct_yaml(text: str, kind: Any) -> Any:
-    """Return the value of a YAML text by a kind of loader. Raises PyYAML's errors, and those of `check_extent`."""
-    loader = kind(text)
-    try:
+        loader = kind(text)
         node = loader.get_single_node()
         if node is None:
             return None
         check_extent(node)
         return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ValueError(f"not valid YAML{line}: {one_line(problem)}") from error
+    except RecursionError:
+        raise UnfitError(TOO_DEEP) from None
+    except UnfitError:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:  # such as a date of the 45th
+        raise ValueError(f"not valid YAML: a value cannot be read ({one_line(error)}); quote it as a text") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def check_extent(node: yaml.Node, extents: dict[int, tuple[int, int] | None] | None = None) -> tuple[int, int]:
@@ -200,14 +200,9 @@ def check_extent(node: yaml.Node, extents: dict[int, tuple[int, int] | None] | N
             f"accepted: at most {MOST_NODES:,}; shorten its lists"
         )
     if extent[1] > MOST_DEPTH:
-        raise UnfitError(f"{where}: {too_deep()}")
+        raise UnfitError(f"{where}: {TOO_DEEP}")
     extents[id(node)] = extent
     return extent
-
-
-def too_deep() -> str:
-    """Return what is said of a YAML text that is too deep."""
-    return f"values are nested too deeply; accepted: {MOST_DEPTH} levels; write them flatter"
 
 
 def check_unpacked(archive: zipfile.ZipFile, packed_bytes: int, most: int, ratio: float = MOST_RATIO) -> None:

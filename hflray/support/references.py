@@ -5,7 +5,8 @@ A reference is ``path/to/mine.py:Thing`` or ``package.module:Thing``. When a con
 configuration of a trial is therefore complete, and two texts never pass for one. The texts themselves are `Source`
 objects, which a process holds by their SHA-256. They travel with whatever is sent to other processes and nodes, so that
 no other place needs the file. The text of ``mine.py`` runs as it was read. A module of a package is imported where it
-is installed, and refused if its text there is another one.
+is installed, and refused if its text there is another one. To find a module imports nothing, because its name may have
+come from a stranger, and `importlib.util.find_spec` imports the packages around a module, whose code then runs.
 
 Only a text that this process has read itself, or that it was handed by code that it trusts (`adopt`), is ever run. A
 results folder from a stranger holds names and texts, and neither is enough (`hflray.sweep.results.SweepFolder.admit`).
@@ -16,7 +17,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import linecache
 import os
@@ -26,19 +26,21 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.support import inputs, modules, policies
+from hflray.support import pinned
 from hflray.support.checksum import digest
+from hflray.support.pinned import SHOWN as SHOWN
 from hflray.support.text import one_line
 
 LONGEST = 1_000_000  # bytes of a text, which is kept in the sweep's folder and sent to every trial
-SHOWN = 12  # digits of a SHA-256 in a message
 _FORM = re.compile(
     r"(?P<place>.*[^/:]\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<thing>[^\W\d]\w*)(?:@sha256:(?P<sha256>[0-9a-f]{64}))?"
 )
@@ -118,7 +120,7 @@ def parse(name: str) -> Reference | None:
 def short(value: object) -> str:
     """Return a value as text in which a reference is its class or function, and a file has no hash."""
     reference = parse(value) if isinstance(value, str) else None
-    return policies.plain(inputs.plain(_PINNED.sub(r"\1", str(value)))) if reference is None else reference.thing
+    return pinned.plain(_PINNED.sub(r"\1", str(value))) if reference is None else reference.thing
 
 
 def spoken(name: str) -> str:
@@ -166,7 +168,7 @@ def pin(name: str, folder: Path | None = None) -> str:
             "present folder; correct it"
         ) from error
     if reference.sha256 not in ("", source.sha256):
-        raise ConfigError(_other_text(source, reference.sha256))
+        raise pinned.changed(source.path or source.name, source.sha256, reference.sha256)
     _check(source)
     _sources[source.name, source.sha256] = source  # of equal texts, the path of the last one that was read
     return reference._replace(sha256=source.sha256).pinned
@@ -200,7 +202,7 @@ def own_text(source: Source, outside: Path) -> str | None:
     try:
         path, owners = Path(source.path), {os.getuid()}
         if not source.is_file:
-            path, owners = modules.own(source.name, outside) or Path(), {os.getuid(), 0}
+            path, owners = own_module(source.name, outside) or Path(), {os.getuid(), 0}
         state = path.lstat()
         if not path.is_absolute() or path.resolve().is_relative_to(outside.resolve()):
             return None
@@ -248,11 +250,11 @@ def refuse_change(source: Source) -> None:
     A file that is not there is no change: the text is at hand.
     """
     try:
-        now = _text_of(Path(source.path)) if source.is_file else _read_module(source.name, modules.places()).text
+        now = _text_of(Path(source.path)) if source.is_file else _read_module(source.name, module_places()).text
     except (OSError, ConfigError):
         return
     if now != source.text:
-        raise ConfigError(_other_text(Source(source.name, now, source.path), source.sha256))
+        raise pinned.changed(source.path or source.name, digest(now.encode()), source.sha256)
 
 
 def load(name: str) -> Any:
@@ -265,10 +267,10 @@ def load(name: str) -> Any:
     try:
         return getattr(module, reference.thing)
     except AttributeError as error:
-        own = list(_own_of(module))
+        things = list(_own_of(module))
         raise ConfigError(
-            f"{reference.source} has no '{reference.thing}'{nearest(reference.thing, own)}; it has: "
-            f"{', '.join(own) or 'no class or function'}; correct the name"
+            f"{reference.source} has no '{reference.thing}'{nearest(reference.thing, things)}; it has: "
+            f"{', '.join(things) or 'no class or function'}; correct the name"
         ) from error
 
 
@@ -342,19 +344,12 @@ def _tell(register: Callable[[ModuleType], object], module: ModuleType) -> None:
 
 def _own_of(module: ModuleType) -> dict[str, Any]:
     """Return the public classes and functions that a module defines, by name."""
-    own = module.__name__
+    home = module.__name__
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == own
+        if not name.startswith("_") and getattr(value, "__module__", None) == home
     }
-
-
-def _other_text(now: Source, expected: str) -> str:
-    return (
-        f"{now.path or now.name} has changed: its text has sha256 {now.sha256[:SHOWN]}… now, and {expected[:SHOWN]}… "
-        "is asked for; put the former text back (a sweep keeps it in its folder's references/), or begin anew"
-    )
 
 
 def _text_of(path: Path) -> str:
@@ -383,8 +378,8 @@ def _read_file(reference: Reference, folder: Path | None) -> Source:
 
 
 def _read_module(name: str, places: Sequence[str] | None = None) -> Source:
-    """Read the text of an installed module, see `hflray.support.modules.find`. Raises ConfigError: there is none."""
-    specs = modules.find(name, places)
+    """Read the text of an installed module, see `find_module`. Raises ConfigError: there is none."""
+    specs = find_module(name, places)
     if not specs:
         raise ConfigError(
             f"there is no module '{name}'; install its package, or name a file as in {name}.py:Thing; correct it"
@@ -412,7 +407,7 @@ def _check(source: Source) -> None:
     folder = Path(source.path).parent
     for line, root in _roots(tree):
         beside = root == "" or (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
-        if beside and not (root and modules.is_installed(root)):
+        if beside and not (root and is_installed(root)):
             raise ConfigError(
                 f"{source.name}:{line}: it imports {repr(root) if root else 'relatively'} from its own folder, and a "
                 "reference takes one file along; put that code into the file, or install it as a package"
@@ -478,7 +473,7 @@ def _import(source: Source) -> ModuleType:
             f"on {platform.node()}, {error} (a reference takes a file along, and no installed package)"
         ) from error
     if installed.sha256 != source.sha256:
-        raise ConfigError(f"on {platform.node()}, {_other_text(installed, source.sha256)}")
+        raise pinned.changed(f"on {platform.node()}, {installed.path}", installed.sha256, source.sha256)
     _ran[installed.path] = Path(installed.path).name
     try:
         return importlib.import_module(source.name)
@@ -486,3 +481,63 @@ def _import(source: Source) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{blame(error) or f'{source.name}: {one_line(error)}'}; correct the file") from error
+
+
+def find_module(name: str, places: Sequence[str] | None = None) -> list[ModuleSpec]:
+    """Return where Python finds a module's packages and the module, outermost first; empty if one is missing.
+
+    Nothing is imported, not even a package, because the name may be a stranger's. So a package that changes its
+    ``__path__`` when it is imported is not followed.
+
+    Args:
+        name: the dotted name.
+        places: the folders in which the outermost package may lie; None: `sys.path`.
+    """
+    specs: list[ModuleSpec] = []
+    parts = name.split(".")
+    for number, part in enumerate(parts, 1):
+        within = list(specs[-1].submodule_search_locations or ()) if specs else None
+        for finder in sys.meta_path:
+            spec = None
+            if finder is PathFinder:  # of a whole name it would look the parent up in sys.modules
+                spec = finder.find_spec(part, within if specs else places)
+            else:
+                with suppress(Exception):  # a package may have added any finder
+                    spec = finder.find_spec(".".join(parts[:number]), within)
+            if spec is not None:
+                specs.append(spec)
+                break
+        else:
+            return []
+    return specs
+
+
+def module_places() -> list[str]:
+    """Return the entries of `sys.path` without the first and the empty ones, which are the folder of the present run.
+
+    A stranger's folder may lie there.
+    """
+    return [entry for entry in sys.path[1:] if entry]
+
+
+def own_module(name: str, outside: Path) -> Path | None:
+    """Return the path of a module that is installed, and of which nothing lies in `outside`; None: it is not so.
+
+    What Python would import must be what is installed, with all packages around it, since these run first.
+    """
+    specs = find_module(name, module_places())
+    paths = _paths(specs)
+    if not specs or paths != _paths(find_module(name)):
+        return None
+    if any(Path(path).resolve().is_relative_to(outside.resolve()) for path in paths):
+        return None
+    return Path(specs[-1].origin or "")
+
+
+def is_installed(root: str) -> bool:
+    """Return whether a package is found without the first entry of `sys.path`, which is the present folder."""
+    return bool(find_module(root, sys.path[1:]))
+
+
+def _paths(specs: Sequence[ModuleSpec]) -> list[str]:
+    return [path for spec in specs for path in (spec.origin, *(spec.submodule_search_locations or ())) if path]

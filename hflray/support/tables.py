@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from hflray.errors import ConfigError
-from hflray.support.arrays import FloatArray, IntArray
-from hflray.support.reader import read_parquet
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.reader import read_bytes, read_parquet
 from hflray.support.text import one_line
 
 SUFFIXES = (".csv", ".parquet")
 DELIMITERS = (",", ";", "\t")
 ALIKE = 0.75  # similarity (difflib) from which on an unknown column is taken for a misspelt one
 LONGEST_CELL = 60  # characters of a cell in a message
+TRUTHS = {"0": False, "1": True, "false": False, "true": True}
 
 
 class Table:
@@ -56,12 +57,7 @@ class Table:
         """Return the number of a row from 1; in a CSV file the names of the columns are row 1."""
         if not self._is_csv:
             return row + 1
-        counted = -1  # the line with the names is the first that is not blank
-        for number, line in enumerate(self._lines, 1):
-            counted += bool(line.strip())
-            if counted == row + 1:
-                return number
-        return row + 2
+        return self._filled_lines[row + 1] if row + 1 < len(self._filled_lines) else row + 2
 
     def texts(self, column: str) -> list[str]:
         """Return the texts of a column; a number becomes its shortest text. An empty cell is an empty text."""
@@ -112,6 +108,24 @@ class Table:
             raise self.error(int(wrong[0]), column, f"got {self._shown(column, int(wrong[0]))}; {accepted}")
         return numbers
 
+    def filled(
+        self, column: str, least: float = -np.inf, most: float = np.inf, above: float | None = None
+    ) -> FloatArray:
+        """Return the numbers of a column as `numbers` does. Raises ConfigError: also if a cell is empty."""
+        numbers = self.numbers(column, least, most, above)
+        if len(empty := np.flatnonzero(np.isnan(numbers))):
+            reason = "is empty; accepted: a number; fill it, or remove the row"
+            raise self.error(int(empty[0]), column, reason)
+        return numbers
+
+    def truths(self, column: str) -> BoolArray:
+        """Return a column of 0 and 1, or false and true. Raises ConfigError: a cell holds something else."""
+        texts = self.texts(column)
+        for row, text in enumerate(texts):
+            if text.lower() not in TRUTHS:
+                raise self.error(row, column, f"got '{one_line(text[:LONGEST_CELL])}'; accepted: 0 or 1; correct it")
+        return np.array([TRUTHS[text.lower()] for text in texts], dtype=bool)
+
     def _parsed(self, column: str, accepted: str) -> tuple[FloatArray, Any]:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -152,16 +166,16 @@ class Table:
             row = 1 + content.count(b"\n", 0, error.start)
             raise ConfigError(f"{self.name}, row {row}: a byte is no text of UTF-8; save the file as UTF-8") from error
         self._text = text
-        head = next((line for line in self._lines if line.strip()), "")
+        head = self._lines[self._filled_lines[0] - 1] if self._filled_lines else ""
         if not head:
             raise ConfigError(f"{self.name}: is empty; accepted: a line with the names of columns, and a row or more")
         delimiter = max(DELIMITERS, key=head.count)
         self._decimal_comma = delimiter == ";"
         names = [cell.strip() for cell in next(csv.reader([head], delimiter=delimiter))]
         self._refuse_names(names)
-        if len([line for line in self._lines[:100] if line.strip()]) < 2:
+        if len(self._filled_lines) < 2:
             raise ConfigError(f"{self.name}: has no row below the names of its columns; accepted: one or more")
-        skip = next(number for number, line in enumerate(self._lines) if line.strip()) + 1
+        skip = self._filled_lines[0]
         wrong: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -192,6 +206,11 @@ class Table:
     def _lines(self) -> list[str]:
         return self._text.splitlines() if self._is_csv else []
 
+    @cached_property
+    def _filled_lines(self) -> list[int]:
+        """The numbers, from 1, of the lines that are not blank; the first has the names of the columns."""
+        return [number for number, line in enumerate(self._lines, 1) if line.strip()]
+
     _decimal_comma = False
 
     def _of_parquet(self, content: bytes) -> Any:
@@ -208,7 +227,7 @@ class Table:
         for name in names:
             if not name:
                 raise ConfigError(f"{self.name}, row 1: a column has no name; accepted: a name for each; name it")
-            if [each.lower() for each in names].count(name.lower()) > 1:  # upper and lower case are one
+            if [column.lower() for column in names].count(name.lower()) > 1:  # upper and lower case are one
                 raise ConfigError(f"{self.name}, row 1: two columns are called '{one_line(name)}'; rename one")
 
 
@@ -241,6 +260,17 @@ def read_table(name: str, file: str, content: bytes) -> Table:
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(f"{name}: accepted: a file whose name ends in {' or '.join(SUFFIXES)}; convert it")
     return Table(name, content, file.lower().endswith(".csv"))
+
+
+def open_table(setting: str, path: object) -> tuple[Table, bytes]:
+    """Return the table at a path, which a setting gives, and its bytes. Raises ConfigError: it cannot be read."""
+    if not isinstance(path, str) or not path:
+        raise ConfigError(f"{setting}: got {path!r}; accepted: the path of a CSV or Parquet file; correct it")
+    try:
+        content = read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{setting}: {one_line(path)} cannot be read ({error}); give the path of a file") from error
+    return read_table(f"{setting}: {one_line(path)}", path, content), content
 
 
 def match(

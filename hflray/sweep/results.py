@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from hflray.config import TrackingConfig, inputs_in, policies_in, references_in, refuse_unpinned, validate_stored
 from hflray.errors import ConfigError, nearest
-from hflray.support import inputs, policies, references
+from hflray.support import pinned, references
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.reader import fit, read_json
@@ -80,7 +80,7 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
     sources: tuple[Source, ...] = ()
-    inputs: tuple[inputs.Input, ...] = ()
+    inputs: tuple[pinned.Input, ...] = ()
     started_ms: int = 0
 
     @property
@@ -110,7 +110,7 @@ class SweepFolder:
         if self.sources:
             content["references"] = references.to_json(self.sources)
         if self.inputs:
-            content["inputs"] = inputs.to_json(self.inputs)
+            content["inputs"] = pinned.to_json(self.inputs)
         return json.dumps(stamped(content), indent=1, ensure_ascii=False).encode()
 
     def save(self) -> None:
@@ -142,9 +142,9 @@ class SweepFolder:
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
         for named in self.inputs:
-            inputs.refuse_change(named)
+            pinned.refuse_change(named)
         for setting, policy in policies_in(tree):
-            policies.locate(policy, setting)  # raises an error if the file is another one now
+            pinned.locate(policy, setting)  # raises an error if the file is another one now
         names = {name for named in references_in(tree, sweep=True).values() for name in named}
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:
@@ -187,7 +187,7 @@ class SweepFolder:
             return cls(
                 path, validate_stored(SweepFile, content.file, path / FILE), shown_address(content.uri),
                 content.experiment, content.finished, content.storage, sinks,
-                references.from_json(content.references), inputs.from_json(content.inputs), content.started_ms,
+                references.from_json(content.references), pinned.from_json(content.inputs), content.started_ms,
             )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
@@ -205,7 +205,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     names = [name for named in references_in(tree, sweep=True).values() for name in named]
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
     return replace(
-        folder, sources=references.sources_of(names), inputs=inputs.inputs_of(name for _, name in inputs_in(tree))
+        folder, sources=references.sources_of(names), inputs=pinned.inputs_of(name for _, name in inputs_in(tree))
     )
 
 

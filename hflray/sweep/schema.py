@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, named_settings
-from hflray.config.reference import sections
+from hflray.config.explanations import sections
 from hflray.sweep.sections import EACH_ROUND, SweepFile
 
 # Old editors read this version, and the schema uses nothing of newer ones.

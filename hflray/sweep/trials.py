@@ -24,7 +24,7 @@ from hflray.config import (
 )
 from hflray.errors import ConfigError, nearest
 from hflray.seeding import stream
-from hflray.support import inputs, policies
+from hflray.support.pinned import plain
 from hflray.support.references import parse, short, spoken, unplaced
 from hflray.support.text import one_line, shorten
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
@@ -249,10 +249,7 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAU
     shown = [key for key in texts if key not in labels]
     if whole:
         shown += [key for key, value in values.items() if key in labels and parse(str(value))]
-        texts = {
-            key: policies.plain(spoken(value)) if isinstance(value, str) else short(value)
-            for key, value in values.items()
-        }
+        texts = {key: plain(spoken(value)) if isinstance(value, str) else short(value) for key, value in values.items()}
     parts = [part for part in labels.values() if part]
     parts += [f"{key.rpartition('.')[2]}={texts[key]}" for key in shown]
     name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
@@ -352,4 +349,4 @@ def settled(labels: Mapping[str, str], texts: Set[str]) -> dict[str, str]:
 
 def _written(text: str) -> str:
     """Return a value as its author wrote it, but for the folders of a reference."""
-    return inputs.plain(policies.plain(spoken(text)))
+    return plain(spoken(text))

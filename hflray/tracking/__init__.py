@@ -10,11 +10,10 @@ answers again, or by ``python -m hflray.tracking sync``.
 makes what is stored with a run, and `history` reads finished runs.
 """
 
-from hflray.support.provenance import environment, git_commit
+from hflray.tracking.artifacts import FinalModel
 from hflray.tracking.cli import main
 from hflray.tracking.history import History, LoggedRun, read_histories, read_journal, read_runs
-from hflray.tracking.journal import Journal, Tables
-from hflray.tracking.model import FinalModel
+from hflray.tracking.journal import Journal, RunTables
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
 
@@ -30,12 +29,10 @@ __all__ = [
     "Place",
     "Round",
     "Run",
+    "RunTables",
     "Sink",
-    "Tables",
     "Tracker",
     "default_uri",
-    "environment",
-    "git_commit",
     "main",
     "read_histories",
     "read_journal",

@@ -81,8 +81,7 @@ def of_folder(uri: str, results: Path, chosen: str | None = None) -> str:
     if chosen is not None:
         return named(chosen)
     path = database_path(uri)
-    own = path is not None and path.resolve() == results.resolve() / DATABASE
-    if own or is_known(uri):
+    if (path is not None and path.resolve() == results.resolve() / DATABASE) or is_known(uri):
         return uri
     raise ConfigError(unnamed(uri))
 
@@ -116,7 +115,7 @@ def refuse_elsewhere(uri: str, artifacts: str, results: Path | None = None) -> N
     place = Path(unquote(parts.path if artifacts.startswith("file:") else artifacts)).resolve()  # as MLflow decodes it
     local = parts.scheme in ("", "file") and not parts.netloc
     folders = [folder] if results is None else [folder, results.resolve() / ARTIFACTS]
-    if not (local and any(place.is_relative_to(each) for each in folders)):
+    if not (local and any(map(place.is_relative_to, folders))):
         raise ConfigError(
             f"tracking.uri: the database {path} keeps its files in {one_line(artifacts)} and not in {folder}, as "
             f"a stranger's may; if it is yours, add --tracking-uri {uri}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from hflray.support.files import append, write
 from hflray.support.reader import read_bytes
-from hflray.tracking.journal import Journal, rounds_of
+from hflray.tracking.journal import Journal
 from hflray.tracking.sink import Ending, Place, Round, Run, Sink
 
 FOLDER = "csv"
@@ -62,7 +62,7 @@ class CSVSink(Sink):
             path.unlink()
             return -1
         last = max(rows, default=-1)
-        journal = rounds_of(self._journal.entries(run.key))
+        journal = self._journal.rounds(run.key)
         if journal and rows != {round.number: round.values for round in journal if round.number <= last}:
             path.unlink()
             return -1

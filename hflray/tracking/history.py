@@ -12,7 +12,7 @@ from hflray.metrics import ROUND_OBJECTIVE
 from hflray.support.reader import fit, parse_json, read_bytes, read_json, read_parquet
 from hflray.support.text import one_line
 from hflray.tracking.addresses import refuse_elsewhere
-from hflray.tracking.journal import Journal, Tables, rounds_of
+from hflray.tracking.journal import Journal, RunTables, ending_of, rounds_of, run_of
 from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
@@ -96,7 +96,7 @@ class History:
     config: str
     environment: dict[str, str]
     values: dict[str, float]
-    tables: Tables
+    tables: RunTables
     started_ms: int
     ended_ms: int
 
@@ -145,13 +145,13 @@ def _history(client: Any, run: Any) -> History:
         environment = read_json(fetch("environment.json")) if "environment.json" in names else {}
         if "rounds.parquet" in names:
             devices = fetched("devices.parquet") if "devices.parquet" in names else None
-            tables = Tables(fetched("rounds.parquet"), devices)
+            tables = RunTables(fetched("rounds.parquet"), devices)
         else:
             rows: dict[int, dict[str, float]] = {}
             for name in run.data.metrics:
                 for metric in client.get_metric_history(run_id, name):
                     rows.setdefault(metric.step, {"round": metric.step})[name] = metric.value
-            tables = Tables(pd.DataFrame([rows[step] for step in sorted(rows)]))
+            tables = RunTables(pd.DataFrame([rows[step] for step in sorted(rows)]))
     error, end = run.data.tags.get("hflray.error"), info.end_time or info.start_time
     values = dict(run.data.metrics)
     return History(info.run_name, info.status, error, config, environment, values, tables, info.start_time, end)
@@ -173,7 +173,7 @@ def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History
         path = journal.path(key)
         try:
             lost = journal.lost_lines(key)
-            histories.append(_journalled(journal.entries(key)))
+            histories.append(_journalled(key, journal.entries(key)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"{key}: its journal {path} cannot be read ({reason(error)})")
             continue
@@ -188,24 +188,23 @@ def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History
     return sorted(histories, key=lambda history: history.started_ms)
 
 
-def _journalled(entries: list[dict[str, Any]]) -> History:
+def _journalled(key: str, entries: list[dict[str, Any]]) -> History:
     """Return the run of these journal entries. Raises ValueError, KeyError, TypeError: the entries are damaged."""
-    starts = [number for number, entry in enumerate(entries) if "start" in entry]
-    if not starts:
+    run, ending = run_of(key, entries), ending_of(entries)
+    if run is None:
         raise ValueError("no line of it says which run it is")
-    first, last = entries[starts[0]], entries[starts[-1]]
-    ends = [entry for entry in entries[starts[-1] :] if "end" in entry]
+    starts_ms = [entry["start"] for entry in entries if "start" in entry]
     values: dict[str, float] = {}
     for round in rounds_of(entries):
         values |= round.values
     return History(
-        name=last["name"],
-        status=ends[-1]["end"] if ends else "RUNNING",
-        error=ends[-1]["error"] if ends else None,
-        config=last["artifacts"]["config.yaml"],
-        environment=parse_json(last["artifacts"]["environment.json"]),
+        name=run.name,
+        status="RUNNING" if ending is None else ending.status,
+        error=None if ending is None else ending.error,
+        config=run.artifacts["config.yaml"],
+        environment=parse_json(run.artifacts["environment.json"]),
         values=values,
-        tables=Tables.of(entries),
-        started_ms=first["start"],
-        ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=last["start"]),
+        tables=RunTables.of(entries),
+        started_ms=starts_ms[0],
+        ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=starts_ms[-1]),
     )

@@ -26,8 +26,8 @@ import numpy as np
 
 from hflray.support.checksum import CRC32, from_line, to_line
 from hflray.support.files import append_line
-from hflray.support.reader import read_bytes
-from hflray.tracking.schema import wrong_key
+from hflray.support.reader import fit, read_bytes
+from hflray.tracking.schema import JournalLine
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MOST_BYTES = 2**30  # of a journal
 
 
 @dataclass(frozen=True)
-class Tables:
+class RunTables:
     """The tables of a run's rounds and devices.
 
     Attributes:
@@ -63,7 +63,7 @@ class Tables:
         return paths
 
     @classmethod
-    def of(cls, entries: list[dict[str, Any]]) -> Tables:
+    def of(cls, entries: list[dict[str, Any]]) -> RunTables:
         """Return the tables of a run with these journal entries."""
         import pandas as pd
 
@@ -134,6 +134,10 @@ class Journal:
         """Return how a run ended; None if it has not ended."""
         return ending_of(self.entries(key))
 
+    def rounds(self, key: str) -> list[Round]:
+        """Return a run's rounds, each once, in ascending order."""
+        return rounds_of(self.entries(key))
+
     def entries(self, key: str) -> list[dict[str, Any]]:
         """Return a run's entries up to the first damaged line."""
         return self.tail(key, 0)[0]
@@ -194,11 +198,10 @@ class Journal:
                 entry, confirmed = from_line(line) if line else ({}, False)
                 if line and not confirmed and any_confirmed:
                     raise ValueError("it has no checksum, although an earlier line has one")
-                if (key_of := wrong_key(entry)) is not None:
-                    raise ValueError(f"{key_of} is of a wrong type")
+                fit(JournalLine, entry)
                 any_confirmed |= confirmed
                 if VOID in entry:
-                    lines = [each for each in lines if each[0] < entry[VOID]]
+                    lines = [line_before for line_before in lines if line_before[0] < entry[VOID]]
                 elif line:
                     lines.append((offset, entry))
             except ValueError:

@@ -31,7 +31,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE
 from hflray.support.text import one_line, shown_address
 from hflray.tracking.addresses import ARTIFACTS, database_path, refuse_elsewhere, with_credentials
-from hflray.tracking.model import FinalModel
+from hflray.tracking.artifacts import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
 
 log = logging.getLogger(__name__)

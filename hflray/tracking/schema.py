@@ -7,11 +7,10 @@ here are left alone, because another version of hflray may have written them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from hflray.support.reader import UnfitError
 from hflray.support.text import one_line, shorten
@@ -54,109 +53,68 @@ class RunContent(BaseModel):
     ended_ms: Count
 
 
-def _is_number(value: object) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < MOST)
+class DevicesContent(BaseModel):
+    """The devices of a run, see `hflray.experiment.Experiment.devices`."""
+
+    samples: list[Count]
+    class_counts: list[list[float]] = Field(min_length=1)
+    clusters: list[Count] | None = None
+    class_names: list[str] = []
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        columns = [self.samples] if self.clusters is None else [self.samples, self.clusters]
+        widths, names = {*map(len, self.class_counts)}, self.class_names
+        if len(widths) > 1 or any(len(column) != len(self.class_counts) for column in columns):
+            raise ValueError("rows or columns differ in length")
+        if names and not len(self.class_counts[0]) == len(names) == len({*names}):
+            raise ValueError("the names of the classes are not one for each")
+        return self
 
 
-def _are_numbers(values: Any) -> bool:
-    kinds = {*map(type, values)}
-    return kinds <= {float} or (kinds <= {int, float} and all(map(_is_number, values)))
+class JournalLine(BaseModel):
+    """A line of a journal, see `hflray.tracking.journal`. No line has all of these keys."""
 
+    start: Count = 0
+    name: str = ""
+    params: dict[str, Any] = {}
+    tags: dict[str, str] = {}
+    artifacts: dict[str, str] = {}
+    dataset: dict[str, str] | None = None
+    round: Count = 0
+    time: float = 0.0
+    metrics: dict[str, float] = {}
+    schedule: dict[str, float | list[float]] = {}
+    timeline: str = ""
+    model_hash: str = ""
+    devices: DevicesContent | None = None
+    end: str = ""
+    error: str | None = None
+    artifact: str = ""
+    path: str | None = None
+    draw: Count = 0
+    values: dict[str, Any] = {}
+    exchange: Count = 0
+    donor: str | None = Field(None, alias="from")
+    among: list[str] = []
+    void_from: Count = 0
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < MOST
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
-
-
-def _is_text_or_none(value: object) -> bool:
-    return value is None or type(value) is str
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, dict) and {*map(type, value.values())} <= {str}
-
-
-def _are_texts_or_none(value: object) -> bool:
-    return value is None or _are_texts(value)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
-
-
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _are_metrics(value: object) -> bool:
-    return isinstance(value, dict) and _are_numbers(value.values())
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and {*map(type, value)} <= {str}
-
-
-def _is_schedule(value: object) -> bool:
-    if not isinstance(value, dict) or not all(_is_number(each) or isinstance(each, list) for each in value.values()):
-        return False
-    lists = [each for each in value.values() if isinstance(each, list)]
-    beside = [value[name] for name in _BESIDE if name in value]
-    return all(map(_are_numbers, lists)) and all(map(_is_list, beside)) and len({*map(len, beside)}) < 2
-
-
-def _are_devices(value: object) -> bool:
-    """Return whether a value is that of `hflray.experiment.Experiment.devices`."""
-    if not isinstance(value, dict) or not {"samples", "class_counts"} <= value.keys():
-        return False
-    counts = value["class_counts"]
-    if not isinstance(counts, list) or not counts or not all(isinstance(row, list) for row in counts):
-        return False
-    names = value.get("class_names", [])
-    if not _are_names(names) or (names and not len(counts[0]) == len(names) == len({*names})):
-        return False
-    columns = [value[name] for name in ("samples", "clusters") if name in value]
-    return len({*map(len, counts)}) == 1 and all(map(_are_numbers, counts)) and all(
-        isinstance(column, list) and len(column) == len(counts) and all(map(_is_count, column)) for column in columns
-    )  # fmt: skip
-
-
-# The keys by which a kind of line is known, the keys that it must have, and those that it may have.
-_NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "start": {"start": _is_count, "name": _is_text, "params": _is_mapping, "tags": _are_texts,
-              "artifacts": _are_texts, "dataset": _are_texts_or_none},
-    "round": {"round": _is_count, "time": _is_number, "metrics": _are_metrics},
-    "devices": {"devices": _are_devices},
-    "end": {"end": _is_text, "error": _is_text_or_none},
-    "draw": {"draw": _is_count, "values": _is_mapping},
-    "exchange": {"exchange": _is_count, "values": _is_mapping, "among": _are_names},
-    "artifact": {"artifact": _is_text},
-    "void_from": {"void_from": _is_count},
-}  # fmt: skip
-_WHOLE = ("devices", "draw", "exchange")  # whose readers need all keys; a shorter line of others is no such event
-_ALLOWED: dict[str, Callable[[Any], bool]] = {
-    "schedule": _is_schedule, "timeline": _is_text, "model_hash": _is_text, "tags": _are_texts,
-    "path": _is_text_or_none, "from": _is_text_or_none,
-}  # fmt: skip
-
-
-def wrong_key(entry: Mapping[str, Any]) -> str | None:
-    """Return a key of a journal's entry that is missing or has a value of a wrong type; None if there is none."""
-    for kind, needed in _NEEDED.items():
-        if kind in entry:
-            for key, is_right in needed.items():
-                if not is_right(entry[key]) if key in entry else kind in _WHOLE:
-                    return key
-    for key, is_right in _ALLOWED.items():
-        if key in entry and not is_right(entry[key]):
-            return key
-    return None
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        keys = self.model_fields_set
+        if ("draw" in keys and "values" not in keys) or ("exchange" in keys and not keys >= {"values", "among"}):
+            raise ValueError("the values of a draw or an exchange, or its members, are missing")
+        if "devices" in keys and self.devices is None:
+            raise ValueError("devices are missing")
+        beside = [self.schedule[name] for name in _BESIDE if name in self.schedule]
+        lengths = {len(values) if isinstance(values, list) else -1 for values in beside}
+        if -1 in lengths or len(lengths) > 1:
+            raise ValueError(f"the lists of {', '.join(_BESIDE)} differ in length")
+        return self
 
 
 def check_tables(rounds: Any, devices: Any | None, num_devices: int, num_edges: int) -> None:
-    """Check the tables of a run, see `hflray.tracking.Tables`.
+    """Check the tables of a run, see `hflray.tracking.RunTables`.
 
     Args:
         rounds, devices: the tables.
@@ -178,7 +136,7 @@ def check_tables(rounds: Any, devices: Any | None, num_devices: int, num_edges: 
     lengths = {name: [_check_cell(name, cell, most.get(name)) for cell in rounds[name]]
                for name in _LISTS if name in rounds}  # fmt: skip
     beside = [lengths[name] for name in _BESIDE if name in lengths]
-    if any(each != beside[0] for each in beside):
+    if any(column != beside[0] for column in beside):
         raise UnfitError(f"rounds: the lists of {', '.join(_BESIDE)} differ in length")
     if devices is not None:
         for name in dict.fromkeys(["device", "samples", *devices]):

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.support.returned import Contract, described, is_ours
+from hflray.support.contract import Contract, described, is_ours
 from hflray.support.text import shown_address
 
 SETTING = "tracking.sinks"
@@ -98,7 +98,7 @@ class Ending:
 
 
 class Artifact(Protocol):
-    """Files, or the final model (`hflray.tracking.model.FinalModel`), that are stored with a run when it has ended."""
+    """Files, or the final model (`hflray.tracking.FinalModel`), that are stored with a run when it has ended."""
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Return the paths of the artifact's files. Files that do not exist yet are written into `folder`."""

@@ -28,19 +28,18 @@ from hflray.config import (
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.checksum import checked
+from hflray.support.contract import is_ours
 from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
 from hflray.support.reader import fit, read_json
 from hflray.support.references import named, short, spoken
-from hflray.support.returned import is_ours
 from hflray.tracking.addresses import DATABASE, of_folder
-from hflray.tracking.artifacts import KINDS, Artifacts, load
-from hflray.tracking.journal import Journal, rounds_of
+from hflray.tracking.artifacts import KINDS, Artifacts, load, write_timeline
+from hflray.tracking.journal import Journal
 from hflray.tracking.mlflow import MLflowSink, database_uri
 from hflray.tracking.schema import TrackedContent
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Ending, Place, Round, Run, build, is_bug, opened, reason
-from hflray.tracking.timelines import write_timeline
 
 if TYPE_CHECKING:
     from hflray.data import Dataset
@@ -122,7 +121,7 @@ class Tracker:
         required: whether to raise if a tracker cannot be opened now, instead of warning and retrying.
         sinks: the names of the trackers, see `hflray.tracking.sink`.
         journal: the sweep's journal; None: the one in `folder`, without a mirror.
-        place: where the sweep's checkpoints are (`hflray.support.checkpoints.Checkpoints`); None: in `folder`.
+        place: where the sweep's checkpoints are (`hflray.support.checkpoint.Checkpoints`); None: in `folder`.
         dataset: returns the data set of a run, whose final model needs it, or None.
 
     Attributes:
@@ -243,7 +242,7 @@ class Tracker:
         self._tell(key)
 
     def timeline(self, key: str) -> None:
-        """Write the timeline of a run, if it has one (`hflray.tracking.timelines`), and store it with the run.
+        """Write the timeline of a run, if it has one (`hflray.tracking.artifacts`), and store it with the run.
 
         Raises:
             OSError: the file cannot be written.
@@ -269,20 +268,6 @@ class Tracker:
         size = self.journal.size(key)
         for sender in self._senders:
             sender.hear(key, size, begins)
-
-    def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
-        """Return the journal's rounds of a run as (number, metrics), each once, in ascending order."""
-        return [(round.number, round.values) for round in rounds_of(self.journal.entries(key))]
-
-    def ended(self, key: str) -> tuple[bool, str | None]:
-        """Return whether a run has ended according to the journal, and the reason if it failed."""
-        ending = self.journal.ending(key)
-        return ending is not None, ending.error if ending else None
-
-    def end_tags(self, key: str) -> dict[str, str]:
-        """Return the tags with which a run was closed; they are empty if it has not ended."""
-        ending = self.journal.ending(key)
-        return dict(ending.tags) if ending else {}
 
     def run_ids(self, keys: Iterable[str] | None = None) -> list[str]:
         """Return MLflow's ids of the runs in the order of `keys`, or of their start. Runs without an id are skipped."""

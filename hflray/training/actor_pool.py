@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from hflray.errors import WorkerLostError
@@ -20,6 +21,7 @@ from hflray.support.live_metrics import RESTARTS
 from hflray.support.provenance import release
 from hflray.training.job import LocalJob
 from hflray.training.method import Spec
+from hflray.training.plan import PoolSize
 
 log = logging.getLogger(__name__)
 
@@ -30,31 +32,24 @@ GIVE_UP_S = 900.0  # how long to wait for the first actor; a machine that an aut
 _resting: list[ActorPool] = []  # kept for this process's next experiment; one at most
 
 
-def pool_of(
-    job: LocalJob,
-    data_ref: Any,
-    num_actors: int,
-    cpus_per_actor: float,
-    num_edges: int,
-    gpus_per_actor: float = 0.0,
-) -> ActorPool:
+def pool_of(job: LocalJob, data_ref: Any, size: PoolSize, num_edges: int) -> ActorPool:
     """Return the pool that rests in this process if it has this shape, or else a new one; see `ActorPool`."""
-    shape = _shape(job, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
+    shape = _shape(job, size, num_edges)
     while _resting:
         pool = _resting.pop()
         if pool.shape == shape:
             pool.serve(job, data_ref)
             return pool
         pool.close()
-    return ActorPool(job, data_ref, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
+    return ActorPool(job, data_ref, size, num_edges)
 
 
-def _shape(job: LocalJob, *sizes: float) -> tuple[object, ...]:
+def _shape(job: LocalJob, size: PoolSize, num_edges: int) -> tuple[object, ...]:
     """Return what two experiments must have in common to use the same actors, their placement group included."""
     import ray
 
     group = ray.util.get_current_placement_group()
-    return group.id if group is not None else None, job.device, job.threads, sizes
+    return group.id if group is not None else None, job.device, job.threads, size, num_edges
 
 
 class ActorPool:
@@ -63,10 +58,8 @@ class ActorPool:
     Args:
         job: how devices train.
         data_ref: the samples of all devices in the object store; each node that hosts an actor gets one copy.
-        num_actors: the number of device actors to start.
-        cpus_per_actor: CPUs that each device actor reserves.
+        size: how many device actors to start, and what each reserves; without a part of a GPU it sees none.
         num_edges: the number of edge actors.
-        gpus_per_actor: the part of a GPU that each device actor reserves; at 0 an actor sees no GPU.
 
     Attributes:
         devices: the device actors that have started; on a single node, all device actors.
@@ -75,18 +68,9 @@ class ActorPool:
         shape: two experiments of the same shape may use the same actors.
     """
 
-    def __init__(
-        self,
-        job: LocalJob,
-        data_ref: Any,
-        num_actors: int,
-        cpus_per_actor: float,
-        num_edges: int,
-        gpus_per_actor: float = 0.0,
-    ) -> None:
-        self._job, self._data_ref, self._gpus_per_actor = job, data_ref, gpus_per_actor
-        self._num_actors, self._cpus_per_actor, self._num_edges = num_actors, cpus_per_actor, num_edges
-        self.shape = _shape(job, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
+    def __init__(self, job: LocalJob, data_ref: Any, size: PoolSize, num_edges: int) -> None:
+        self._job, self._data_ref, self._size, self._num_edges = job, data_ref, size, num_edges
+        self.shape = _shape(job, size, num_edges)
         self.devices: list[Any] = []
         self.edges: list[Any] = []
         self.nodes: list[str] = []
@@ -104,15 +88,15 @@ class ActorPool:
         from hflray.training.actors import DeviceActor, EdgeActor
 
         multi_node = sum(node["Alive"] for node in ray.nodes()) > 1
-        options: dict[str, Any] = {"num_cpus": self._cpus_per_actor, "num_gpus": self._gpus_per_actor}
+        options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
         # In a Tune trial, the trial's placement group decides the nodes.
         if multi_node and ray.util.get_current_placement_group() is None:
             options["scheduling_strategy"] = "SPREAD"
         actor_class = DeviceActor.options(**options)
         # An actor with a share of a CPU is not pinned, and neither is one that feeds a GPU, whose driver has threads.
-        pin = PIN and self._cpus_per_actor == 1 == self._job.threads and self._job.device == "cpu"
+        pin = PIN and self._size.cpus == 1 == self._job.threads and self._job.device == "cpu"
         expected = release() if multi_node else None
-        actors = [actor_class.remote(self._job, self._data_ref, pin, expected) for _ in range(self._num_actors)]
+        actors = [actor_class.remote(self._job, self._data_ref, pin, expected) for _ in range(self._size.actors)]
         if multi_node:
             self._pending = {actor.node_id.remote(): actor for actor in actors}
         else:
@@ -182,12 +166,29 @@ class ActorPool:
         if first:
             if self._pending:
                 log.warning("going on with %d of %d device actors; the others join later",
-                            len(self.devices), self._num_actors)  # fmt: skip
+                            len(self.devices), self._size.actors)  # fmt: skip
             node_ids = list(dict.fromkeys(self.nodes))
             self._homes = [node_ids[i % len(node_ids)] for i in range(self._num_edges)]
             self.edges = [_adder_on(node) for node in self._homes]
 
-    def gather(self, edge: int, parts: list[tuple[int, Any]], aggregator: Spec) -> list[Any]:
+    def put(self, value: Any) -> Any:
+        """See `hflray.training.executor.LocalPool.put`."""
+        import ray
+
+        return ray.put(value)
+
+    def get(self, refs: Sequence[Any]) -> list[Any]:
+        """See `hflray.training.executor.LocalPool.get`."""
+        import ray
+
+        return list(ray.get(list(refs)))
+
+    def call(self, worker: Any, method: str, *arguments: Any, results: int = 1) -> list[Any]:
+        """See `hflray.training.executor.LocalPool.call`."""
+        refs = getattr(worker, method).options(num_returns=results).remote(*arguments)
+        return [refs] if results == 1 else list(refs)
+
+    def gather(self, edge: int, parts: Sequence[tuple[int, Any]], aggregator: Spec) -> list[Any]:
         """Return the references that an edge actor combines: at most one from each node other than its own.
 
         Args:

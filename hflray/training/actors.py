@@ -19,14 +19,12 @@ from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
 from hflray.support.live_metrics import SAMPLES, LiveMetric
-from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
-from hflray.training.merging import Cloud, Merge, merged, mixed
+from hflray.training.edge import EdgeWorker
 
 if TYPE_CHECKING:
-    from hflray.aggregation import FloatVector, Frame
-    from hflray.training.exchange import EdgeTask
+    from hflray.aggregation import FloatVector
+    from hflray.training.exchange import EdgeTask, Version
     from hflray.training.job import DeviceData, LocalJob, Part, Shards
-    from hflray.training.method import Spec
     from hflray.training.rules.base import Memory
 
 NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
@@ -88,17 +86,13 @@ class DeviceWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def train(self, task: EdgeTask, memories: Mapping[int, Memory] | None, *versions: Version) -> Any:
-        """Return a `Lifted` for each edge of the task and, if there are `memories`, what this actor's devices keep.
-
-        See `DeviceHost.train`. Each is an object of its own, so that it goes straight to where it is needed.
-        """
+        """See `DeviceHost.train`. Each result is an object of its own, which goes straight to where it is needed."""
         begin = time.perf_counter()
-        parts, memory_of = self._host.train(task, versions, memories)
+        results = self._host.train(task, memories, *versions)
         self._busy_s += time.perf_counter() - begin
         if self._trained is not None:
             self._trained.inc(self._passes(task))
-        results = (*parts, memory_of) if memories is not None else (*parts,)
-        return results[0] if len(results) == 1 else results
+        return results
 
     def _passes(self, task: EdgeTask) -> int:
         """Return how many samples pass through local training in a task."""
@@ -107,71 +101,21 @@ class DeviceWorker:
             samples = np.minimum(samples, self._job.batch_size)
         return int(samples.sum()) * self._job.local_iterations
 
-    def train_each(
+    def train_auxiliary(
         self, job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]
     ) -> NDArray[np.float32]:
-        """Train the auxiliary model of Algorithm 2 on each device, with a job and data of its own."""
-        from hflray.training.local import DeviceHost
+        """See `DeviceHost.train_auxiliary`."""
+        return self._host.train_auxiliary(job, data, vector, devices)
 
-        return DeviceHost(job, data).train_each(vector, devices)
-
-    def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
+    def losses(self, devices: Sequence[Sequence[int]], *versions: Version) -> NDArray[np.float64]:
         """See `DeviceHost.losses`."""
-        return self._host.losses(devices, *models)
-
-    def losses_of(self, devices: Sequence[Sequence[int]], *versions: Version) -> NDArray[np.float64]:
-        """Return the losses of the devices that receive these versions; see `DeviceHost.losses`."""
-        return self._host.losses(devices, *(version.model for version in versions))
+        return self._host.losses(devices, *versions)
 
     def evaluate(
         self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False, part: Part = "test"
     ) -> Shards:
         """See `DeviceHost.evaluate`."""
         return self._host.evaluate(vector, shards, keeps_outputs, part)
-
-
-class EdgeWorker:
-    """Combines what the devices of an edge send: the paper's edge aggregation (equation 2).
-
-    The first one also is the place of an asynchronous cloud.
-    """
-
-    def finish(self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted) -> Version:
-        """Return the edge's model of the next edge iteration; see `hflray.training.exchange.finish`."""
-        return finish(aggregator.build(), lifted, before, frame)
-
-    def finish_and_tell(
-        self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted
-    ) -> tuple[Version, Lifted]:
-        """Return also what hosts hand up beside models."""
-        return finish(aggregator.build(), lifted, before, frame), beside(lifted)
-
-    def close(self, aggregator: Spec, frame: Frame, *lifted: Lifted) -> Lifted:
-        """Return what all hosts hand up together after the last edge iteration; see `hflray.training.exchange.close`.
-
-        The cloud takes this in place of the edge's model, if it may add up edges.
-        """
-        return close(aggregator.build(), lifted, frame)
-
-    def mix(self, aggregator: Spec, frame: Frame, share: float, before: Version, arrival: Lifted) -> Version:
-        """Return the next version of an asynchronous edge; see `hflray.training.merging.mixed`."""
-        return mixed(aggregator.build(), frame, share, before, arrival)
-
-    def mix_and_tell(
-        self, aggregator: Spec, frame: Frame, share: float, before: Version, arrival: Lifted
-    ) -> tuple[Version, Lifted]:
-        """Return also what the host hands up beside models."""
-        return self.mix(aggregator, frame, share, before, arrival), beside([arrival])
-
-    def merge(
-        self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, *beside: Lifted
-    ) -> tuple[Version, Cloud]:
-        """Return what an edge fetches after its update, and the cloud; see `hflray.training.merging.merged`."""
-        return merged(merge, cloud, trained, fetched, beside)
-
-    def total(self, aggregator: Spec, *lifted: Lifted) -> Lifted:
-        """Return what several hosts of one node hand up together."""
-        return add_up(aggregator.build(), lifted)
 
 
 DeviceActor = ray.remote(**NEVER_RETRY)(DeviceWorker)

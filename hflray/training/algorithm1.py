@@ -1,139 +1,32 @@
 """Algorithm 1 of the paper: the only loop over edge iterations and edges. It trains a round whose plan is complete.
 
-The loop talks to an `Executor`, which is this process (`hflray.training.serial`) or Ray's actors
-(`hflray.training.hierarchy`). A `Ref` is a value in the former, and a reference to an object in the latter. The whole
-round is submitted before anything is waited for. A round is a function of the state before it, so that it can be
-repeated after a lost actor, and gives the same bits.
+The loop talks to an `hflray.training.executor.Executor`. The whole round is submitted before anything is waited for. A
+round is a function of the state before it, so that it can be repeated after a lost actor, and gives the same bits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hflray import metrics
-from hflray.aggregation import FloatVector, Frame
 from hflray.support.arrays import FloatArray, squared_norm
-from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
-from hflray.training.exchange import EdgeTask, Lifted, Ref, Trained, Version
-from hflray.training.memory import after_turn
-from hflray.training.merging import Merge
-from hflray.training.returned import vectors_for
-from hflray.training.rules.base import Memory
-from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
+from hflray.training.exchange import Lifted, Ref, Version
+from hflray.training.executor import Executor
+from hflray.training.plan import RoundPlan
+from hflray.training.rules.base import Memory, after_turn
+from hflray.training.rules.own import vectors_for
+from hflray.training.state import Losses, RoundResult, RoundTask, TrainingSetting, TrainingState
+
+LossRows = tuple[Sequence[Sequence[int]], Ref]  # groups of devices, and the rows of their losses
 
 
-class Executor(Protocol):
-    """Where the steps of a round are done."""
-
-    @property
-    def hosts(self) -> int:
-        """The number of hosts that train devices."""
-
-    def put(self, value: Any) -> Ref:
-        """Return a reference to a value."""
-
-    def train(self, host: int, task: EdgeTask, versions: Sequence[Ref], memories: Ref | None) -> Trained:
-        """Train the devices of a task; see `hflray.training.local.DeviceHost.train`."""
-
-    def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Ref]) -> Ref:
-        """Return the losses of devices under the versions that they receive, see `DeviceHost.losses`."""
-
-    def close(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]]) -> Ref:
-        """Return the `Lifted` of all devices of an edge, given that of each host; see `close`."""
-
-    def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]], before: Ref) -> tuple[Ref, Ref | None]:
-        """Return the next `Version` of an edge (see `finish`), and what hosts handed up beside models, if anything."""
-
-    def mix(
-        self, edge: int, frame: Frame, share: float, before: Ref, arrival: tuple[int, Ref]
-    ) -> tuple[Ref, Ref | None]:
-        """Return the next `Version` of an asynchronous edge (`hflray.training.merging.mixed`), and what is beside it.
-
-        The arrival is the number of a host, and what it handed up for the device.
-        """
-
-    def merge(self, merge: Merge, cloud: Ref, trained: Ref, fetched: Ref, beside: Sequence[Ref]) -> tuple[Ref, Ref]:
-        """Return what an edge fetches after its update, and the cloud (`hflray.training.merging.merged`)."""
-
-    def get(self, refs: Sequence[Ref]) -> list[Any]:
-        """Return the values of references."""
-
-
-class _Round:
-    """One round of Algorithm 1 over an executor."""
-
-    def __init__(self, executor: Executor, before: TrainingState, amounts: Amounts) -> None:
-        self.executor, self.before, self.amounts = executor, before, amounts
-        self.parts = amounts.setting.method.parts()
-
-    def run(self, wants_losses: bool) -> RoundResult:
-        """Submit the whole round, wait for it, and combine the edges."""
-        executor, amounts, parts, rule = self.executor, self.amounts, self.parts, self.parts.rule
-        size, cloud_state = sum(amounts.setting.sizes), self.before.rule
-        start = executor.put(Version(self.before.model)) if not vectors_for(rule, cloud_state, 0, size) else None
-        versions: dict[int, Ref] = {}
-        for turn in amounts.turns:
-            vectors = vectors_for(rule, cloud_state, turn.edge, size)
-            versions[turn.edge] = start if start is not None else executor.put(Version(self.before.model, vectors))
-        memories = self._memories()
-        last = {turn.edge: turn.last for turn in amounts.turns}
-        measured: list[tuple[list[tuple[int, ...]], Ref]] = []
-        rests: dict[int, list[Ref]] = {turn.edge: [] for turn in amounts.turns}
-        for q, iteration in enumerate(amounts.plan.iterations):
-            gathered: dict[int, list[tuple[int, Ref]]] = {edge: [] for edge in iteration.edge_weights}
-            for host, share in enumerate(iteration.shares):
-                if not share:
-                    continue
-                received = [versions[edge] for edge in share]
-                ending = [amounts.plan.leaving(q, edge, each) for edge, each in share.items()] if wants_losses else []
-                if any(ending):
-                    measured.append((ending, executor.losses(host, ending, received)))
-                trained = executor.train(host, amounts.task(q, share), received, memories.get(host))
-                if trained.memories is not None:
-                    memories[host] = trained.memories
-                for edge, part in zip(share, trained.parts, strict=True):
-                    gathered[edge].append((host, part))
-            for edge, each in gathered.items():
-                frame = amounts.edge_frame(q, edge)
-                if q == last[edge] and parts.adds_totals:
-                    versions[edge] = executor.close(edge, frame, each)
-                else:
-                    versions[edge], rest = executor.finish(edge, frame, each, versions[edge])
-                    rests[edge] += [] if rest is None else [rest]
-        flat = [ref for refs in rests.values() for ref in refs]
-        lasting = list(memories.values()) if parts.lasts else []
-        results = executor.get([*versions.values(), *lasting, *flat, *(ref for _, ref in measured)])
-        models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
-        memory, rest = rest[: len(lasting)], rest[len(lasting) :]
-        beside, rows = rest[: len(flat)], rest[len(flat) :]
-        remembered = {device: after_turn(parts.rule, each) for part in memory for device, each in part.items()}
-        before = replace(self.before, memories={**self.before.memories, **remembered})
-        state = combine_edges(amounts, before, models, [each.extra for each in beside])
-        losses = losses_of((devices for ending, _ in measured for devices in ending), rows)
-        if not amounts.setting.method.measures:
-            return RoundResult(state, losses)
-        handed = [each for each in (*models.values(), *beside) if isinstance(each, Lifted)]
-        return RoundResult(state, losses, measures_of(amounts.setting, before.model, state.model, handed))
-
-    def _memories(self) -> dict[int, Ref]:
-        """Return what the devices of each host keep; nothing where no rule or compressor keeps anything."""
-        if not self.parts.remembers:
-            return {}
-        members: dict[int, dict[int, Memory]] = {}
-        for iteration in self.amounts.plan.iterations:
-            for host, share in enumerate(iteration.shares):
-                for device in (device for devices in share.values() for device in devices):
-                    members.setdefault(host, {})[device] = self.before.memories.get(device, {})
-        return {host: self.executor.put(each) for host, each in members.items()}
-
-
-def train_round(executor: Executor, setting: Setting, task: RoundTask, before: TrainingState) -> RoundResult:
+def train_round(executor: Executor, setting: TrainingSetting, task: RoundTask, before: TrainingState) -> RoundResult:
     """Train one round of a cloud that waits for the edges.
 
     Args:
@@ -145,31 +38,113 @@ def train_round(executor: Executor, setting: Setting, task: RoundTask, before: T
     Raises:
         DivergedError: weights are not finite.
     """
-    return _Round(executor, before, Amounts(setting, task, executor.hosts)).run(task.wants_losses)
+    plan, parts = RoundPlan(setting, task, executor.hosts), setting.method.parts()
+    last = {turn.edge: turn.last for turn in plan.turns}
+    versions = _fetched(executor, setting, before, list(last))
+    memories = placed_memories(executor, setting, before, plan.devices_by_host())
+    beside: dict[int, list[Ref]] = {edge: [] for edge in last}
+    losses: list[LossRows] = []
+    for q, iteration in enumerate(plan.iterations):
+        gathered: dict[int, list[tuple[int, Ref]]] = {edge: [] for edge in iteration.edge_weights}
+        for host, share in enumerate(iteration.shares):
+            if not share:
+                continue
+            received = [versions[edge] for edge in share]
+            if task.wants_losses and any(ending := [plan.leaving(q, edge, devices) for edge, devices in share.items()]):
+                losses.append((ending, executor.losses(host, ending, received)))
+            trained = executor.train(host, plan.task(q, share), received, memories.get(host))
+            if trained.memories is not None:
+                memories[host] = trained.memories
+            for edge, part in zip(share, trained.parts, strict=True):
+                gathered[edge].append((host, part))
+        for edge, handed in gathered.items():
+            frame = plan.edge_frame(q, edge)
+            if q == last[edge] and parts.adds_totals:
+                versions[edge] = executor.close(edge, frame, handed)
+            else:
+                versions[edge], rest = executor.finish(edge, frame, handed, versions[edge])
+                beside[edge] += rest
+    refs = [ref for rest in beside.values() for ref in rest]
+    found, remembered, made = results_of(executor, setting, memories, losses, [list(versions.values()), refs])
+    models = dict(zip(versions, found[0], strict=True))
+    kept = replace(before, memories={**before.memories, **remembered})
+    state = combine_edges(plan, kept, models, [handed.extra for handed in found[1]])
+    return with_measures(setting, before, RoundResult(state, made), [*models.values(), *found[1]])
 
 
-def measures_of(
-    setting: Setting, before: FloatVector, after: FloatVector, handed: Iterable[Lifted]
-) -> dict[str, float]:
-    """Return the metrics of the round's updates; sums are exact, so that they do not depend on the hosts.
+def _fetched(
+    executor: Executor, setting: TrainingSetting, before: TrainingState, edges: Sequence[int]
+) -> dict[int, Ref]:
+    """Return the version that each edge begins a round with; edges share one where the rule sends no vectors."""
+    rule, size = setting.method.parts().rule, sum(setting.sizes)
+    if not vectors_for(rule, before.rule, 0, size):
+        return dict.fromkeys(edges, executor.put(Version(before.model)))
+    return {edge: executor.put(Version(before.model, vectors_for(rule, before.rule, edge, size))) for edge in edges}
+
+
+def placed_memories(
+    executor: Executor, setting: TrainingSetting, before: TrainingState, devices: Iterable[Iterable[int]]
+) -> dict[int, Ref]:
+    """Return what the devices of each host keep; nothing where no rule or compressor keeps anything.
+
+    Args:
+        executor: where the round is trained.
+        setting: what is the same in all rounds.
+        before: the state before the round.
+        devices: the devices of each host.
+    """
+    if not setting.method.parts().remembers:
+        return {}
+    kept = [{device: before.memories.get(device, {}) for device in members} for members in devices]
+    return {host: executor.put(memory_of) for host, memory_of in enumerate(kept) if memory_of}
+
+
+def results_of(
+    executor: Executor,
+    setting: TrainingSetting,
+    memories: Mapping[int, Ref],
+    losses: Sequence[LossRows],
+    groups: Sequence[Sequence[Ref]],
+) -> tuple[list[list[Any]], dict[int, Memory], Losses]:
+    """Wait for a round; return the values of `groups`, what devices keep now, and their losses."""
+    parts = setting.method.parts()
+    lasting = list(memories.values()) if parts.lasts else []
+    every = [*groups, lasting, [ref for _, ref in losses]]
+    flat = iter(executor.get([ref for group in every for ref in group]))
+    *found, kept, rows = ([next(flat) for _ in group] for group in every)
+    remembered: dict[int, Memory] = {
+        device: after_turn(parts.rule, memory) for part in kept for device, memory in part.items()
+    }
+    return found, remembered, losses_of((devices for groups, _ in losses for devices in groups), rows)
+
+
+def with_measures(
+    setting: TrainingSetting, before: TrainingState, result: RoundResult, handed: Iterable[object]
+) -> RoundResult:
+    """Return a round's result with the metrics of its updates, if they are measured.
+
+    Sums are exact, so that they do not depend on the hosts.
 
     Args:
         setting: what is the same in all rounds.
-        before, after: the global model before and after the round, (P,).
-        handed: what hosts handed up.
+        before: the state before the round.
+        result: the result without them.
+        handed: what hosts handed up, among other things.
     """
-    rows = [each for part in handed for each in part.measured.values()]
-    moved = (after.astype(np.float64) - before)[: sum(setting.sizes)]
+    if not setting.method.measures:
+        return result
+    rows = [row for part in handed if isinstance(part, Lifted) for row in part.measured.values()]
+    moved = (result.state.model.astype(np.float64) - before.model)[: sum(setting.sizes)]
     values = {metrics.UPDATE_NORM: math.sqrt(squared_norm(moved))}
     if rows:
         values[metrics.UPDATE_DRIFT] = math.sqrt(math.fsum(row.drift for row in rows) / len(rows))
     if setting.method.parts().compresses and (whole := math.fsum(row.whole for row in rows)):
         values[metrics.COMPRESSION_ERROR] = math.sqrt(math.fsum(row.lost for row in rows) / whole)
-    return values
+    return result._replace(measures=values)
 
 
 def losses_of(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:
     """Return the rows of `DeviceHost.losses` by device."""
     flat = [device for group in groups for device in group]
-    each = [row for part in rows for row in part]
-    return {device: (float(mean), float(utility)) for device, (mean, utility) in zip(flat, each, strict=True)}
+    values = [row for part in rows for row in part]
+    return {device: (float(mean), float(utility)) for device, (mean, utility) in zip(flat, values, strict=True)}

@@ -7,21 +7,19 @@ reference to the version that it needs, and a round is as parallel, and as repea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hflray.cost import Schedule
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.training.algorithm1 import Executor, losses_of, measures_of
-from hflray.training.amounts import Amounts
-from hflray.training.exchange import Lifted, Ref, Version
-from hflray.training.memory import after_turn
-from hflray.training.merging import Cloud, Merge
-from hflray.training.returned import vectors_for
-from hflray.training.rules.base import Memory
-from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
+from hflray.training.algorithm1 import LossRows, placed_memories, results_of, with_measures
+from hflray.training.cloud import Cloud, Merge, after_merges
+from hflray.training.exchange import Ref, Version
+from hflray.training.executor import Executor
+from hflray.training.plan import RoundPlan
+from hflray.training.rules.own import vectors_for
+from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
 
 
 class TurnTask(NamedTuple):
@@ -73,27 +71,31 @@ class TurnsTask(NamedTuple):
     wants_losses: bool = False
 
 
-class _Turn:
-    """A turn while its jobs are submitted."""
+class _TurnUnderWay:
+    """A turn while its jobs are submitted: what it fetched, its next version, and what is beside its models."""
 
-    def __init__(self, setting: Setting, task: TurnTask, hosts: int, host: IntArray) -> None:
+    def __init__(self, setting: TrainingSetting, task: TurnTask, hosts: int, host: IntArray) -> None:
         schedule = Schedule(task.devices, np.full(len(task.devices), task.edge))
         position = RoundTask(task.round_index, schedule, task.participates)
-        self.task, self.amounts = task, Amounts(setting, position, hosts, task.first, host)
+        self.task, self.plan = task, RoundPlan(setting, position, hosts, task.first, host)
         self.fetched: Ref = None
-        self.version: Ref = None  # of the next edge iteration
+        self.version: Ref = None
         self.beside: list[Ref] = []
 
 
-def train_turns(executor: Executor, setting: Setting, task: TurnsTask, before: TrainingState) -> RoundResult:
+def train_turns(executor: Executor, setting: TrainingSetting, task: TurnsTask, before: TrainingState) -> RoundResult:
     """Train one round; see `hflray.training.algorithm1.train_round`."""
     rule = setting.method.parts().rule
     cloud = executor.put(Cloud(before.model, before.rule, before.cloud, before.residuals))
     hosts = _hosts(setting, task.turns, executor.hosts)
-    turns = [_Turn(setting, each, executor.hosts, host) for each, host in zip(task.turns, hosts, strict=True)]
-    memories = _memories(executor, setting, turns, before)
+    turns = [_TurnUnderWay(setting, turn, executor.hosts, host) for turn, host in zip(task.turns, hosts, strict=True)]
+    by_host: list[dict[int, None]] = [{} for _ in range(executor.hosts)]
+    for turn in turns:
+        for devices, members in zip(by_host, turn.plan.devices_by_host(), strict=False):
+            devices.update(dict.fromkeys(members))
+    memories = placed_memories(executor, setting, before, by_host)
     results: list[Ref] = []  # what an edge fetches after each update
-    measured: list[tuple[list[tuple[int, ...]], Ref]] = []
+    losses: list[LossRows] = []
     first: dict[int, Ref] = {}
 
     def fetched(edge: int, source: int | None) -> Ref:
@@ -110,67 +112,36 @@ def train_turns(executor: Executor, setting: Setting, task: TurnsTask, before: T
 
     for number, q in _in_time(task.turns):
         turn = turns[number]
-        edge, amounts = turn.task.edge, turn.amounts
+        edge, plan = turn.task.edge, turn.plan
         if q is None:
-            trained, started = turn.version, turn.fetched
-            version, cloud = executor.merge(_merge(setting, task, turn), cloud, trained, started, turn.beside)
+            merge = Merge.of(plan, turn.task, task.buffers)
+            version, cloud = executor.merge(merge, cloud, turn.version, turn.fetched, turn.beside)
             results.append(version)
             continue
         if turn.fetched is None:
             turn.fetched = turn.version = fetched(edge, turn.task.source)
         parts: list[tuple[int, Ref]] = []
-        for host, share in enumerate(amounts.plan.iterations[q].shares):
+        for host, share in enumerate(plan.iterations[q].shares):
             if not share:
                 continue
-            ending = amounts.plan.leaving(q, edge, share[edge]) if task.wants_losses else ()
-            if ending:
-                measured.append(([ending], executor.losses(host, [ending], [turn.version])))
-            done = executor.train(host, amounts.task(q, share), [turn.version], memories.get(host))
-            if done.memories is not None:
-                memories[host] = done.memories
-            parts.append((host, done.parts[0]))
+            if ending := plan.leaving(q, edge, share[edge]) if task.wants_losses else ():
+                losses.append(([ending], executor.losses(host, [ending], [turn.version])))
+            trained = executor.train(host, plan.task(q, share), [turn.version], memories.get(host))
+            if trained.memories is not None:
+                memories[host] = trained.memories
+            parts.append((host, trained.parts[0]))
         if parts:
-            turn.version, rest = executor.finish(edge, amounts.edge_frame(q, edge), parts, turn.version)
-            turn.beside += [] if rest is None else [rest]
+            turn.version, rest = executor.finish(edge, plan.edge_frame(q, edge), parts, turn.version)
+            turn.beside += rest
     under_way = {edge: fetched(edge, source) for edge, source in task.under_way.items()}
-    return _collect(executor, setting, before, cloud, under_way, turns, memories, measured)
+    beside = [ref for turn in turns for ref in turn.beside] if setting.method.measures else []
+    groups = [[cloud], list(under_way.values()), beside]
+    ((after,), versions, handed), remembered, made = results_of(executor, setting, memories, losses, groups)
+    state = after_merges(before, after, remembered, dict(zip(under_way, versions, strict=True)))
+    return with_measures(setting, before, RoundResult(state, made), handed)
 
 
-def _collect(
-    executor: Executor,
-    setting: Setting,
-    before: TrainingState,
-    cloud: Ref,
-    under_way: Mapping[int, Ref],
-    turns: Sequence[_Turn],
-    memories: Mapping[int, Ref],
-    measured: Sequence[tuple[list[tuple[int, ...]], Ref]],
-) -> RoundResult:
-    """Wait for the round, and return its result."""
-    parts, method = setting.method.parts(), setting.method
-    beside = [ref for turn in turns for ref in turn.beside] if method.measures else []
-    lasting = list(memories.values()) if parts.lasts else []
-    groups = [[cloud], list(under_way.values()), lasting, beside, [ref for _, ref in measured]]
-    flat = iter(executor.get([ref for group in groups for ref in group]))
-    (after,), versions, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
-    remembered = {device: after_turn(parts.rule, each) for part in memory for device, each in part.items()}
-    state = replace(
-        before,
-        model=after.model,
-        memories={**before.memories, **remembered},
-        residuals=after.residuals,
-        rule=after.rule,
-        cloud=after.stored,
-        fetched=dict(zip(under_way, versions, strict=True)),
-    )
-    losses = losses_of((devices for ending, _ in measured for devices in ending), rows)
-    if not method.measures:
-        return RoundResult(state, losses)
-    lifted: list[Lifted] = handed
-    return RoundResult(state, losses, measures_of(setting, before.model, state.model, lifted))
-
-
-def _hosts(setting: Setting, turns: Sequence[TurnTask], hosts: int) -> list[IntArray]:
+def _hosts(setting: TrainingSetting, turns: Sequence[TurnTask], hosts: int) -> list[IntArray]:
     """Deal the devices of each turn to hosts, longest first, each to the host with the least work so far.
 
     A device of two turns keeps its host, where its memory is.
@@ -181,19 +152,6 @@ def _hosts(setting: Setting, turns: Sequence[TurnTask], hosts: int) -> list[IntA
             host = host_of.setdefault(device, int(load.argmin()))
             load[host] += setting.samples[device]
     return [np.array([host_of[device] for device in turn.devices.tolist()], dtype=np.intp) for turn in turns]
-
-
-def _memories(executor: Executor, setting: Setting, turns: Sequence[_Turn], before: TrainingState) -> dict[int, Ref]:
-    """Return what the devices of each host keep; nothing where no rule or compressor keeps anything."""
-    if not setting.method.parts().remembers:
-        return {}
-    members: dict[int, dict[int, Memory]] = {}
-    for turn in turns:
-        for iteration in turn.amounts.plan.iterations:
-            for host, share in enumerate(iteration.shares):
-                for device in (device for devices in share.values() for device in devices):
-                    members.setdefault(host, {})[device] = before.memories.get(device, {})
-    return {host: executor.put(each) for host, each in members.items()}
 
 
 def _in_time(turns: Sequence[TurnTask]) -> list[tuple[int, int | None]]:
@@ -207,22 +165,3 @@ def _in_time(turns: Sequence[TurnTask]) -> list[tuple[int, int | None]]:
         events.append((turn.arrives_s, 0, number, 0, None))
         events += [(float(begin_s), 1, number, q, q) for q, begin_s in enumerate(turn.begin_s)]
     return [(number, q) for *_, number, _, q in sorted(events, key=lambda event: event[:4])]
-
-
-def _merge(setting: Setting, task: TurnsTask, turn: _Turn) -> Merge:
-    """Return the update of a turn."""
-    one, amounts = turn.task, turn.amounts
-    return Merge(
-        method=setting.method,
-        seed=setting.seed,
-        sizes=setting.sizes,
-        num_devices=len(setting.samples),
-        position=(one.round_index, one.first + len(one.participates) - 1),
-        edge=one.edge,
-        rate=amounts.rate_of(one.edge),
-        extra_bits=amounts.extra_bits,
-        share=one.share,
-        shares=tuple(one.shares.items()),
-        buffers=task.buffers,
-        steps=one.steps,
-    )

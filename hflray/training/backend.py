@@ -14,7 +14,7 @@ from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
-from hflray.training.kernel_choice import IN_C, fixed_kernel, settled
+from hflray.training.kernels import IN_C, fixed_kernel, settled
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.rules.own import OwnTraining
@@ -61,17 +61,18 @@ class Backend:
         """Settle ``training.kernel``, ``training.threads`` and ``training.device``; return `training` with them.
 
         Raises:
-            HflrayError: see `hflray.training.kernel_choice.settled`.
+            HflrayError: see `hflray.training.kernels.settled`.
         """
         gpus = self.available_gpus()
-        own = isinstance(self.method.parts().rule, OwnTraining)
-        self.training = settled(self.training, self._problem, self._passes_per_round(), gpus, own)
+        own_training = isinstance(self.method.parts().rule, OwnTraining)
+        passes = self._passes_per_round()
+        self.training = settled(self.training, self._problem, passes, gpus, own_training)
         return self.training
 
     def take_over(self, saved: TrainingConfig) -> TrainingConfig:
         """Reuse a saved run's kernel, threads and device where ours are left open; return `training`."""
-        own = self._config.training
-        update = {name: getattr(saved, name) for name, value in LEFT_OPEN.items() if getattr(own, name) == value}
+        ours = self._config.training
+        update = {name: getattr(saved, name) for name, value in LEFT_OPEN.items() if getattr(ours, name) == value}
         self.close()  # its actors may run another kernel
         self.training = self.training.model_copy(update=update)
         return self.training
@@ -108,10 +109,9 @@ class Backend:
         assert training.threads is not None
         assert training.device != "auto"
         problem, kernel = problem or self._problem, training.kernel
+        # The C code of the experiment's kernel does not know every auxiliary network.
         if problem != self._problem and kernel in IN_C:
-            kernel = fixed_kernel(
-                problem, training.precision
-            )  # the kernel knows the experiment's network, and not every auxiliary one
+            kernel = fixed_kernel(problem, training.precision)
         return LocalJob(
             problem=problem,
             seed=self._config.seed,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from hflray.errors import HflrayError
 from hflray.losses import Loss
 from hflray.models import load_vector
 from hflray.training.differences import Differences
-from hflray.training.group import NO_SAMPLE, Group, Residents, rounded_up
+from hflray.training.kernel_base import split_like
 from hflray.training.kernels import Precision
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,57 @@ Batches = list[NDArray[np.int64]]  # for each step, the samples' positions in th
 KEPT_GROUPS = 4  # the number of shapes whose tensors and graphs stay in memory
 WARM_UP_STEPS = 3  # steps before a capture, in which libraries choose their algorithms and workspaces
 TIMED_STEPS, TIMED_TURNS = 10, 3
+NO_SAMPLE = -1  # marks padding in a batch
+
+
+class Group:
+    """The tensors on which a group of devices makes its steps. A CUDA graph needs the same tensors in every step.
+
+    Attributes:
+        parameters: the devices' parameters by name, (places, *shape) each.
+        pick: the samples of each device in this step, (places, width); `NO_SAMPLE` marks padding.
+        replay: a function that makes a step from the captured graph; None before the capture.
+        count: n, the number of devices whose parameters are loaded.
+    """
+
+    def __init__(self, shapes: Mapping[str, torch.Size], places: int, width: int, device: torch.device) -> None:
+        self.parameters = {name: torch.zeros(places, *shape, device=device) for name, shape in shapes.items()}
+        self.pick = torch.full((places, width), NO_SAMPLE, dtype=torch.int64, device=device)
+        self.replay: Callable[[], None] | None = None
+        self.count = 0
+
+    def load(self, vectors: Tensor) -> None:
+        """Copy `vectors`, (n, P), into the parameters of the first n devices, and set the others to zero."""
+        self.count = len(vectors)
+        for values, part in zip(self.parameters.values(), self.arranged(vectors), strict=True):
+            values[: self.count] = part
+            values[self.count :] = 0
+
+    def weights(self) -> list[Tensor]:
+        """Return the parameters of the loaded devices, (n, *shape) each, without a copy."""
+        return [values[: self.count] for values in self.parameters.values()]
+
+    def vectors(self) -> Tensor:
+        """Return the parameters of the loaded devices, (n, P)."""
+        return torch.cat([values.reshape(self.count, -1) for values in self.weights()], dim=1)
+
+    def arranged(self, vectors: Tensor) -> list[Tensor]:
+        """See `hflray.training.differences.ResidentWeights`."""
+        return split_like(vectors, [values.shape[1:] for values in self.parameters.values()])
+
+    def memory(self) -> list[Tensor]:
+        """See `hflray.training.differences.ResidentWeights`. Torch steps all devices at once, on a GPU too."""
+        return []
+
+
+def rounded_up(count: int) -> int:
+    """Round `count` up to 1 to 16, 18, 20, … 32, 36, …: at most an eighth more, so that similar shapes become equal."""
+    quantum = 1 << max(0, (count - 1).bit_length() - 4)
+    return -(-count // quantum) * quantum
 
 
 # Given which of the devices are trained and their resident weights, returns what makes their steps.
-Stepping = Callable[[slice, Residents], Differences]
+Stepping = Callable[[slice, Group], Differences]
 
 
 class BatchedTrainer:
@@ -142,7 +189,7 @@ class BatchedTrainer:
         self,
         starts: Sequence[FloatVector],
         batches: Sequence[Batches],
-        stepping: Callable[[Residents], Differences] | None,
+        stepping: Callable[[Group], Differences] | None,
     ) -> list[FloatVector]:
         if not any(batches):
             return [start.copy() for start in starts]
@@ -156,7 +203,7 @@ class BatchedTrainer:
         group = self._group(*shape)
         run = self._runner(group)  # before the parameters are loaded, because it may make steps itself
         group.load(torch.from_numpy(np.stack(starts)).to(self._device))
-        steps_of = None if stepping is None else stepping(Residents(group, len(starts)))
+        steps_of = None if stepping is None else stepping(group)
         has_batch = (picks[:, : len(starts), 0] != NO_SAMPLE) if steps_of is not None else None
         # One transfer serves all steps; a copy from the CPU in every step would make the GPU wait.
         for index, pick in enumerate(torch.from_numpy(picks).to(self._device)):
@@ -165,7 +212,7 @@ class BatchedTrainer:
                 run()
             else:
                 steps_of.step(run, index, has_batch[index])
-        return list(group.vectors(len(starts)).cpu().numpy())
+        return list(group.vectors().cpu().numpy())
 
     def _release_groups(self) -> None:
         """Release the memory of all groups and their graphs."""

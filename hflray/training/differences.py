@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -22,13 +22,13 @@ from torch import Tensor
 
 from hflray.errors import HflrayError
 from hflray.support.arrays import BoolArray, FloatArray
+from hflray.support.contract import Contract, described
 from hflray.support.native import load_library
-from hflray.training.corrections import OwnCorrection
 from hflray.training.method import Method
-from hflray.training.rules.base import Memory, Received, Vector, corrects, of_correction
+from hflray.training.rules.base import Memory, Received, Vector, corrects, further, of_correction
 
 
-class Resident(Protocol):
+class ResidentWeights(Protocol):
     """The weights on which steps are made. The first dimension of all tensors is that of the devices, n."""
 
     def weights(self) -> list[Tensor]:
@@ -91,7 +91,7 @@ class Differences:
         self,
         method: Method,
         rate: float,
-        resident: Resident,
+        resident: ResidentWeights,
         received: Sequence[Received],
         memories: Sequence[Memory],
         rates: FloatArray,
@@ -105,18 +105,18 @@ class Differences:
         self._stacked = of_correction(self._rule, "stacked")
         self._code = _code() if len(received) == 1 else None
         dense = resident.memory() if self._code is not None else []
-        self._memory = [each.as_strided((each.numel(),), (1,)) for each in dense]
+        self._memory = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in dense]
         self._before_memory, self._before = self._like_weights()
         self._holds_before = False  # whether C code has already copied the weights there
         self._velocity_memory, self._velocity = self._like_weights() if method.momentum else ([], [])
         self._scaled_memory, self._scaled = self._like_weights() if self._corrects else ([], [])
         parts = zip_longest(self._memory, self._before_memory, self._scaled_memory, self._velocity_memory)
-        each = [_Memory(part[0].numel(), *(None if t is None else t.data_ptr() for t in part)) for part in parts]
-        self._array = (_Memory * len(each))(*each)
+        rows = [_Memory(part[0].numel(), *(None if t is None else t.data_ptr() for t in part)) for part in parts]
+        self._array = (_Memory * len(rows))(*rows)
         if self._corrects:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
             shapes = shapes or [weight.shape[1:] for weight in self._weights]
-            self._own = [] if self._stacked else [OwnCorrection(method, each, shapes) for each in received]
+            self._own = [] if self._stacked else [OwnCorrection(method, start, shapes) for start in received]
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 tensors = resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
@@ -128,15 +128,15 @@ class Differences:
                 return alike
 
             names = received[0].vectors
-            self._received = arranged([each.model for each in received])
-            self._vectors = {name: arranged([each.vectors[name] for each in received]) for name in names}
+            self._received = arranged([start.model for start in received])
+            self._vectors = {name: arranged([start.vectors[name] for start in received]) for name in names}
             self._kept = {name: arranged([memory[name] for memory in memories]) for name in self._rule.memory}
 
     def _like_weights(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return memory of zeros, and tensors that lie in it as the weights lie in theirs."""
         if not self._memory:
             return [], [torch.zeros_like(weight) for weight in self._weights]
-        memory = [torch.zeros(each.numel()) for each in self._memory]
+        memory = [torch.zeros(tensor.numel()) for tensor in self._memory]
         pairs = zip(memory, self._memory, self._weights, strict=True)
         return memory, [
             new.as_strided(weight.shape, weight.stride(), weight.storage_offset() - old.storage_offset())
@@ -235,19 +235,89 @@ class Differences:
 
     def _own_corrections(self, index: int) -> list[Tensor]:
         """Return the correction of each tensor, (n, …), which the user's own rule computes for each device alone."""
-        each = [
-            own.of(
+        corrections = [
+            correction.of(
                 [tensor[row] for tensor in self._before],
                 [tensor[row] for tensor in self._received],
                 {name: [tensor[row] for tensor in tensors] for name, tensors in self._vectors.items()},
                 {name: [tensor[row] for tensor in tensors] for name, tensors in self._kept.items()},
                 checks=index == 0,
             )
-            for row, own in enumerate(self._own)
+            for row, correction in enumerate(self._own)
         ]
-        return [torch.stack(tensors) for tensors in zip(*each, strict=True)]
+        return [torch.stack(tensors) for tensors in zip(*corrections, strict=True)]
 
 
 def _along(numbers: Tensor, like: Tensor) -> Tensor:
     """Return a number for each device, (n,), in a shape that multiplies tensors (n, …)."""
     return numbers.view(-1, *[1] * (like.dim() - 1))
+
+
+class OwnCorrection:
+    """The correction of one device by a rule that knows of one device only.
+
+    Args:
+        method: what a step does beside the gradient.
+        received: what the device received.
+        shapes: the shape of each trained tensor in the network.
+    """
+
+    def __init__(self, method: Method, received: Received, shapes: Sequence[torch.Size]) -> None:
+        self._shapes = shapes
+        self._rule = method.parts().rule
+        self._flat = of_correction(self._rule, "flat")
+        self._further = {name: getattr(received, name) for name in further(self._rule.correction)}
+
+    def of(
+        self,
+        weights: list[Tensor],
+        received: list[Tensor],
+        vectors: Mapping[str, list[Tensor]],
+        memory: Mapping[str, list[Tensor]],
+        checks: bool,
+    ) -> list[Tensor]:
+        """Return the correction of each tensor, in the shapes of `weights`.
+
+        Raises:
+            ConfigError: it has another shape, or (with `checks`) it is not finite.
+        """
+        resident = [tensor.shape for tensor in weights]
+        weights, received = self._arranged(weights), self._arranged(received)
+        vectors = {name: self._arranged(tensors) for name, tensors in vectors.items()}
+        memory = {name: self._arranged(tensors) for name, tensors in memory.items()}
+        corrections = [
+            self._checked(
+                self._rule.correction(
+                    weight,
+                    received[i],
+                    {name: tensors[i] for name, tensors in vectors.items()},
+                    {name: tensors[i] for name, tensors in memory.items()},
+                    **self._further,
+                ),
+                weight,
+                checks,
+            )
+            for i, weight in enumerate(weights)
+        ]
+        parts = torch.split(corrections[0], [shape.numel() for shape in resident]) if self._flat else corrections
+        return [part.reshape(shape) for part, shape in zip(parts, resident, strict=True)]
+
+    def _arranged(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return tensors as the rule sees them."""
+        if self._flat:
+            return [torch.cat([tensor.reshape(-1) for tensor in tensors])]
+        return [tensor.reshape(shape) for tensor, shape in zip(tensors, self._shapes, strict=True)]
+
+    def _checked(self, corrected: object, weight: Tensor, checks: bool) -> Tensor:
+        if corrected is None:
+            return torch.zeros_like(weight)
+        if isinstance(corrected, Tensor) and corrected.shape == weight.shape and corrected.is_floating_point():
+            if not checks or bool(torch.isfinite(corrected).all()):
+                return corrected
+            got = "a tensor with numbers that are not finite"
+        elif isinstance(corrected, Tensor):
+            got = f"a tensor of {corrected.dtype} with the shape {tuple(corrected.shape)}"
+        else:
+            got = described(corrected)
+        accepted = f"None, or a tensor of finite floats of the weights' shape {tuple(weight.shape)}"
+        raise Contract.of("training.rule.name", self._rule, accepted, "mend its method correction").error(got)

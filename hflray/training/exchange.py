@@ -1,4 +1,4 @@
-"""What devices, edges and the cloud hand to each other in a round, and how it is added up. No Ray, no torch."""
+"""What devices, edges and the cloud hand to each other in a round, and how it is sent. No Ray, no torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector, finished
+from hflray.aggregation import FloatVector, Frame, SumVector
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
 from hflray.support.arrays import squared_norm
-from hflray.support.returned import Contract, described, is_ours
-from hflray.training.privacy.mechanism import noised
+from hflray.support.contract import Contract, described, is_ours
 
 Ref = Any  # a value, or a reference to it
 
@@ -107,36 +106,6 @@ class Trained(NamedTuple):
 
     parts: Sequence[Ref]
     memories: Ref | None
-
-
-def finish(aggregator: Aggregator, lifted: Sequence[Lifted], before: Version, frame: Frame) -> Version:
-    """Return the next version of an edge (equation 2), given what each host, or each node, hands up.
-
-    With fewer devices than the aggregator needs, the edge keeps its model.
-    """
-    if frame.size < aggregator.least:
-        return before
-    total = noised(aggregator.combine([each.part for each in lifted]), frame)
-    start = aggregator.start(len(before.model) - frame.statistics)
-    model, _ = finished(aggregator, total, before.model, start, frame)
-    return Version(model, before.vectors)
-
-
-def add_up(aggregator: Aggregator, lifted: Sequence[Lifted]) -> Lifted:
-    """Return what several hosts hand up together."""
-    return beside(lifted)._replace(part=aggregator.combine([each.part for each in lifted]))
-
-
-def beside(lifted: Sequence[Lifted]) -> Lifted:
-    """Return what several hosts hand up together beside models."""
-    measured = {device: each for part in lifted for device, each in part.measured.items()}
-    return Lifted(None, add_extra(part.extra for part in lifted), measured)
-
-
-def close(aggregator: Aggregator, lifted: Sequence[Lifted], frame: Frame) -> Lifted:
-    """Return what an edge hands to a cloud that adds sums: that of all of its hosts, with the noise of privacy."""
-    total = add_up(aggregator, lifted)
-    return total._replace(part=noised(total.part, frame))
 
 
 def add_extra(extras: Iterable[Mapping[str, SumVector]]) -> dict[str, SumVector]:

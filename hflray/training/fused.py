@@ -1,8 +1,11 @@
-"""One SGD step of a small network in one call of C; `fused.c` has the arithmetic and the reasons.
+"""One SGD step of a small network in C: `fused.c` makes it in one call, and has the arithmetic and the reasons.
 
 The step visits a pooled convolution's gradient only where it is not zero, multiplies at the CPU's full vector width,
 and writes no full-size convolution. The weights stay in the layout that the step needs; the padding of that layout is
 zero, and it stays zero because its activations, and hence its gradients, are zero.
+
+The mini model has a step of its own, its convolution in `mini.c` and its linear layer in torch: one input channel fills
+no vector of a CPU, so that a general library spends most of a step on the convolution, its pooling and its ReLU.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hflray.errors import HflrayError
-from hflray.models import HflCnn
+from hflray.models import HflCnn, MiniCnn
 from hflray.models.cnn import Cnn
 from hflray.models.simple import Mlp
-from hflray.training.c_code import Resident, library, pointer
+from hflray.training.kernel_base import NativeKernel, library, pointer
 
 LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
 CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each
+MINI_SIDE = 2  # of the mini model's convolution
 EVALUATED = 256  # images whose activations exist at the same time during an evaluation
 
 
@@ -73,7 +77,7 @@ class Network(ctypes.Structure):
     )
 
 
-class FusedKernel(Resident):
+class FusedKernel(NativeKernel):
     """The fused kernel; see `hflray.training.kernels.Kernel`.
 
     Args:
@@ -101,12 +105,11 @@ class FusedKernel(Resident):
         self._c = fused_library(bf16 and not backward)
         self._input = input_shape
         convolutions, linears = _layers(module)
-        self._shapes = [parameter.shape for parameter in module.parameters()]
         network = Network(rate=learning_rate, bf16=int(bf16) * (1 + int(backward)), layers=len(linears))
         network.cin, network.h, network.w = input_shape if convolutions else (1, 1, math.prod(input_shape))
         self._resident: list[Tensor] = []  # the weights whose addresses the C code has
         # For each of the module's parameters, the part of the resident weights that holds it, in its order.
-        self._views: list[Tensor] = []
+        views: list[Tensor] = []
         last: tuple[int, int, int] | None = None  # the shape (h, w, c) of the last convolution's features
         if convolutions:
             first, second = (layer.out_channels for layer in convolutions)
@@ -114,9 +117,9 @@ class FusedKernel(Resident):
             last = (*(((side - 4) // 2 - 4) // 2 for side in input_shape[1:]), second)  # type: ignore[assignment]
             lanes = _padded(first)
             weight, bias = torch.zeros(input_shape[0], 5, 5, lanes), torch.zeros(lanes)
-            self._hold(network, "first", weight, bias, weight.permute(3, 0, 1, 2)[:first], bias[:first])
+            views += self._hold(network, "first", weight, bias, weight.permute(3, 0, 1, 2)[:first], bias[:first])
             weight, bias = torch.zeros(second, 5, 5, lanes), torch.zeros(_padded(second, PADDED))
-            self._hold(network, "second", weight, bias, weight.permute(0, 3, 1, 2)[:, :first], bias[:second])
+            views += self._hold(network, "second", weight, bias, weight.permute(0, 3, 1, 2)[:, :first], bias[:second])
         network.widths[0] = linears[0].in_features
         for index, layer in enumerate(linears):
             inputs, outputs = layer.in_features, layer.out_features
@@ -127,18 +130,18 @@ class FusedKernel(Resident):
                 # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
                 part = part.view(outputs, *last).permute(0, 3, 1, 2)
             self._resident += [weight, bias]
-            self._views += [part, bias[:outputs]]
+            views += [part, bias[:outputs]]
             network.weight[index], network.bias[index] = weight.data_ptr(), bias.data_ptr()
         self._classes, self._network, self._drops = linears[-1].out_features, network, _drops(module)
-        self._prepare()
+        self._prepare(views)
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
-    def _hold(self, network: Network, name: str, weight: Tensor, bias: Tensor, *views: Tensor) -> None:
-        """Give a convolution's resident weights to the C code, and remember which parts hold the module's."""
+    def _hold(self, network: Network, name: str, weight: Tensor, bias: Tensor, *views: Tensor) -> tuple[Tensor, ...]:
+        """Give a convolution's resident weights to the C code; return which parts of them hold the module's."""
         self._resident += [weight, bias]
-        self._views += views
         setattr(network, name, weight.data_ptr())
         setattr(network, f"{name}_bias", bias.data_ptr())
+        return views
 
     def memory(self) -> list[Tensor]:
         """See `Kernel.memory`."""
@@ -198,3 +201,63 @@ def _drops(module: nn.Module) -> list[tuple[int, int, float]]:
 
 def _padded(count: int, block: int = LANES) -> int:
     return -(-count // block) * block
+
+
+class MiniKernel(NativeKernel):
+    """The step of the mini model; see `hflray.training.kernels.Kernel`. It computes in float32 in every precision.
+
+    Args:
+        module: the model; only the sizes of its layers are read.
+        image_shape: (C, H, W) of the input images.
+        learning_rate: β.
+
+    Raises:
+        HflrayError: there is no C compiler.
+    """
+
+    def __init__(self, module: MiniCnn, image_shape: tuple[int, ...], learning_rate: float) -> None:
+        self._c, self._rate, self._input = library("mini"), learning_rate, image_shape
+        channels, self._classes = module.conv.out_channels, module.linear.out_features
+        height, width = self._pooled = (image_shape[1] - MINI_SIDE + 1) // 2, (image_shape[2] - MINI_SIDE + 1) // 2
+        self._first, self._first_bias = torch.zeros(image_shape[0], MINI_SIDE, MINI_SIDE, LANES), torch.zeros(LANES)
+        self._weight, self._bias = torch.zeros(self._classes, height * width * LANES), torch.zeros(self._classes)
+        # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
+        in_order = self._weight.view(-1, height, width, LANES).permute(0, 3, 1, 2)[:, :channels]
+        # A view of each resident tensor in the shape of the module's parameter.
+        self._prepare([
+            self._first.permute(3, 0, 1, 2)[:channels], self._first_bias[:channels], in_order, self._bias,
+        ])  # fmt: skip
+
+    def memory(self) -> list[Tensor]:
+        """See `Kernel.memory`."""
+        return [self._first, self._first_bias, self._weight, self._bias]
+
+    def step(self, batch: NDArray[np.int64]) -> None:
+        """See `Kernel.step`."""
+        positions = torch.from_numpy(batch)
+        features, winner, gradient = self._run(self._x, positions)  # the gradient begins as the logits
+        count, classes = gradient.shape
+        self._c.cross_entropy_backward(pointer(gradient), pointer(self._y), pointer(positions), count, classes)
+        below = gradient @ self._weight
+        self._weight.addmm_(gradient.t(), features, alpha=-self._rate)
+        self._bias.add_(gradient.sum(0), alpha=-self._rate)
+        of_first, of_bias = torch.empty_like(self._first), torch.empty_like(self._first_bias)
+        tensors = (self._x, positions, below, winner, of_first, of_bias)
+        self._c.first_backward_2(*map(pointer, tensors), count, *self._input)
+        self._first.add_(of_first, alpha=-self._rate)
+        self._first_bias.add_(of_bias, alpha=-self._rate)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See `Kernel.logits`."""
+        self._check(x)
+        return self._run(x.contiguous(), torch.arange(len(x)))[2]
+
+    def _run(self, images: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the features, (n, h · w · LANES), the winner of each pooled window, and the logits."""
+        count, (height, width) = len(positions), self._pooled
+        x = torch.empty(count, height, width, LANES)
+        winner = torch.empty(count, height, width, LANES, dtype=torch.int32)
+        tensors = (images, positions, self._first, self._first_bias, x, winner)
+        self._c.first_forward_2(*map(pointer, tensors), count, *self._input)
+        features = x.view(count, -1)
+        return features, winner, torch.addmm(self._bias, features, self._weight.t())

@@ -1,59 +1,128 @@
-"""Algorithm 1 of the paper over Ray actors. `hflray.training.serial` runs the same loop without Ray, and gives the same
-bits.
+"""The training backend of an experiment: Algorithm 1 over hosts and edges in this process, or in actors of Ray.
 
-A round is a graph of calls that is submitted at once. Device actors train and pass what they combine to the edges,
-edges pass their models to the next edge iteration, and only what the edges hand up returns to the driver, which does
-the cloud aggregation (equation 3). With a mean, traffic grows with actors × edges, not with devices. The round is the
-unit of recovery.
+Both run the same loop, and give the same bits. A round is a graph of calls that is submitted at once. Hosts train
+devices and pass what they combine to the edges, edges pass their models to the next edge iteration, and only what the
+edges hand up returns to the driver, which does the cloud aggregation (equation 3). With a mean, traffic grows with
+actors × edges, not with devices. The round is the unit of recovery.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, get_args
+from collections.abc import Callable
+from typing import TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.aggregation import FloatVector, Frame
+from hflray.aggregation import FloatVector
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
+from hflray.models import build, num_statistics, trained
 from hflray.training.actor_pool import ActorPool, pool_of
-from hflray.training.exchange import EdgeTask, Trained
-from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob, Part
-from hflray.training.merging import Merge
-from hflray.training.method import Method
-from hflray.training.plan import balance
-from hflray.training.serial import AnyTask, SerialHierarchy, setting_of, trained_by
+from hflray.training.algorithm1 import train_round
+from hflray.training.asynchronous import TurnsTask, train_turns
+from hflray.training.exchange import Version
+from hflray.training.executor import Executor, LocalPool, Pool
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, ModelEvaluation, Part, steps_of
+from hflray.training.mixing import MixesTask, train_mixes
+from hflray.training.plan import PoolSize, balance
 from hflray.training.start import last_line, start_ray
-from hflray.training.state import RoundResult, Setting, TrainingState
+from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
 log = logging.getLogger(__name__)
+AnyTask = RoundTask | TurnsTask | MixesTask
 Result = TypeVar("Result")
 
 MAX_EDGE_ACTORS = 8  # an edge only adds a few arrays, so more processes would cost more than they save
 ATTEMPTS = 3  # attempts at a round before lost actors end the trial
 
 
-class Hierarchy(Protocol):
-    """The operations that an experiment needs of its training backend."""
+def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> TrainingSetting:
+    """Return what is the same in all rounds of an experiment with M edges."""
+    module, samples = build(job.problem, job.seed), np.diff(data.offsets)
+    counts, which = np.unique(samples, return_inverse=True)
+    return TrainingSetting(
+        method=job.method,
+        seed=job.seed,
+        samples=samples,
+        num_edges=num_edges,
+        steps=np.array([steps_of(int(count), job) for count in counts])[which],
+        rate=job.learning_rate,
+        sizes=tuple(tensor.numel() for tensor in trained(module)),
+        statistics=num_statistics(module),
+    )
 
-    setting: Setting
+
+class Hierarchy:
+    """Algorithm 1 over the hosts and edges of a pool.
+
+    Args:
+        job: how devices train.
+        data: the samples of all devices.
+        num_edges: M.
+        pool: where its work is done.
+
+    Attributes:
+        setting: what is the same in all rounds.
+        pool: where its work is done.
+    """
+
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, pool: Pool) -> None:
+        self.setting, self.pool, self._kind = setting_of(job, data, num_edges), pool, job.problem.kind
+        self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
 
     def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
-        """Train a round; see `hflray.training.algorithm1.train_round`."""
+        """Train a round of any clock; see `hflray.training.algorithm1.train_round`."""
+
+        def attempt() -> RoundResult:
+            executor = Executor(self.pool, self.setting.method)
+            if isinstance(task, TurnsTask):
+                return train_turns(executor, self.setting, task, before)
+            if isinstance(task, MixesTask):
+                return train_mixes(executor, self.setting, task, before)
+            return train_round(executor, self.setting, task, before)
+
+        return self._recovering(f"round {task.round_index}", attempt)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the losses of a model on the samples of some devices, (n, 2); see `DeviceHost.losses`."""
 
+        def attempt() -> NDArray[np.float64]:
+            version, rows = self.pool.put(Version(model)), np.empty((len(devices), 2))
+            groups = self._dealt(self.setting.samples[devices])
+            calls = [
+                self.pool.call(host, "losses", [devices[group].tolist()], version)[0]
+                for host, group in zip(self.pool.devices, groups, strict=True)
+                if len(group)
+            ]
+            for group, part in zip(filter(len, groups), self.pool.get(calls), strict=True):
+                rows[group] = part
+            return rows
+
+        return self._recovering("losses", attempt)
+
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
+        samples = np.diff(data.offsets)
+        data_ref, vector_ref = self.pool.put(data), self.pool.put(vector)
 
-    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> Evaluation:
+        def attempt() -> NDArray[np.float32]:
+            models, groups = np.empty((len(samples), len(vector)), dtype=np.float32), self._dealt(samples)
+            calls = [
+                self.pool.call(host, "train_auxiliary", job, data_ref, vector_ref, group.tolist())[0]
+                for host, group in zip(self.pool.devices, groups, strict=True)
+            ]
+            for group, rows in zip(groups, self.pool.get(calls), strict=True):
+                models[group] = rows
+            return models
+
+        return self._recovering("clustering", attempt)
+
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> ModelEvaluation:
         """Evaluate a model on the test set, or on the validation part.
 
         Args:
@@ -61,82 +130,45 @@ class Hierarchy(Protocol):
             keeps_outputs: whether the network's outputs are returned; otherwise they stay where they are computed.
             part: what is evaluated.
         """
+        total = self._evaluated[part]
+        shards = range(math.ceil(total / EVALUATION_BATCH))
+
+        def attempt() -> ModelEvaluation:
+            model_ref, count = self.pool.put(model), len(self.pool.devices)
+            calls = [
+                self.pool.call(host, "evaluate", model_ref, shards[h::count], keeps_outputs, part)[0]
+                for h, host in enumerate(self.pool.devices)
+            ]
+            results = self.pool.get(calls)
+            sums = [results[shard % count].sums[shard // count] for shard in shards]
+            outputs = [results[shard % count].outputs[shard // count] for shard in shards] if keeps_outputs else []
+            return ModelEvaluation(*summarise(sums, total, self._kind), outputs)
+
+        return self._recovering("evaluation", attempt)
 
     def close(self) -> None:
-        """Release the backend's resources."""
+        """End the hosts and the edges."""
+        self.pool.close()
+
+    def _dealt(self, samples: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+        """Return the positions of the devices, given their samples, that each host gets."""
+        count = len(self.pool.devices)
+        host = balance(samples, count)
+        return [np.flatnonzero(host == h) for h in range(count)]
+
+    def _recovering(self, activity: str, attempt: Callable[[], Result]) -> Result:
+        """Run `attempt`, which `activity` names."""
+        return attempt()
 
 
-class RayExecutor:
-    """Does the steps of a round in actors. A reference is one to an object of Ray."""
+class SerialHierarchy(Hierarchy):
+    """Algorithm 1 in this process."""
 
-    def __init__(self, pool: ActorPool, method: Method) -> None:
-        self._pool, self._edge = pool, method.edge
-        self._tells = bool(method.parts().rule.extra) or method.measures
-
-    @property
-    def hosts(self) -> int:
-        """See `Executor.hosts`."""
-        return len(self._pool.devices)
-
-    def put(self, value: Any) -> Any:
-        """See `Executor.put`."""
-        import ray
-
-        return ray.put(value)
-
-    def train(self, host: int, task: EdgeTask, versions: Sequence[Any], memories: Any | None) -> Trained:
-        """See `Executor.train`. There is one object for each edge, so that each goes straight to its edge."""
-        keeps = memories is not None
-        count = len(versions) + keeps
-        refs = self._pool.devices[host].train.options(num_returns=count).remote(task, memories, *versions)
-        each = [refs] if count == 1 else list(refs)
-        return Trained(each[: len(versions)], each[-1] if keeps else None)
-
-    def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Any]) -> Any:
-        """See `Executor.losses`."""
-        return self._pool.devices[host].losses_of.remote(list(devices), *versions)
-
-    def close(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Any]]) -> Any:
-        """See `Executor.close`."""
-        actor, refs = self._gathered(edge, parts)
-        return actor.close.remote(self._edge, frame, *refs)
-
-    def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Any]], before: Any) -> tuple[Any, Any | None]:
-        """See `Executor.finish`."""
-        actor, refs = self._gathered(edge, parts)
-        if not self._tells:
-            return actor.finish.remote(self._edge, frame, before, *refs), None
-        version, rest = actor.finish_and_tell.options(num_returns=2).remote(self._edge, frame, before, *refs)
-        return version, rest
-
-    def mix(
-        self, edge: int, frame: Frame, share: float, before: Any, arrival: tuple[int, Any]
-    ) -> tuple[Any, Any | None]:
-        """See `Executor.mix`. All arrivals at an edge go to one actor, because they follow each other."""
-        actor = self._pool.edges[edge % len(self._pool.edges)]
-        if not self._tells:
-            return actor.mix.remote(self._edge, frame, share, before, arrival[1]), None
-        version, rest = actor.mix_and_tell.options(num_returns=2).remote(self._edge, frame, share, before, arrival[1])
-        return version, rest
-
-    def merge(self, merge: Merge, cloud: Any, trained: Any, fetched: Any, beside: Sequence[Any]) -> tuple[Any, Any]:
-        """See `Executor.merge`. Updates follow each other, so that one actor makes all of them."""
-        call = self._pool.edges[0].merge.options(num_returns=2)
-        version, after = call.remote(merge, cloud, trained, fetched, *beside)
-        return version, after
-
-    def get(self, refs: Sequence[Any]) -> list[Any]:
-        """See `Executor.get`."""
-        import ray
-
-        return list(ray.get(list(refs)))
-
-    def _gathered(self, edge: int, parts: Sequence[tuple[int, Any]]) -> tuple[Any, list[Any]]:
-        number = edge % len(self._pool.edges)
-        return self._pool.edges[number], self._pool.gather(number, list(parts), self._edge)
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int) -> None:
+        super().__init__(job, data, num_edges, LocalPool(job, data))
 
 
-class RayHierarchy:
+class RayHierarchy(Hierarchy):
     """Algorithm 1 over device and edge actors.
 
     Args:
@@ -148,6 +180,8 @@ class RayHierarchy:
         gpus_per_actor: the part of a GPU that each device actor reserves.
         keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.actor_pool`.
     """
+
+    pool: ActorPool
 
     def __init__(
         self,
@@ -163,82 +197,11 @@ class RayHierarchy:
 
         self._keep = keep
         self._idle = True  # no call is under way, and the last one did not fail
-        self._samples, self._kind = np.diff(data.offsets), job.problem.kind
-        self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
-        self.setting = setting_of(job, data, num_edges)
         make = pool_of if keep else ActorPool
-        edges = edge_actors(num_edges, num_actors)
-        self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
+        size = PoolSize(num_actors, cpus_per_actor, gpus_per_actor)
+        super().__init__(job, data, num_edges, make(job, ray.put(data), size, edge_actors(num_edges, num_actors)))
 
-    def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
-        """See `Hierarchy.train_round`."""
-
-        def attempt() -> RoundResult:
-            executor = RayExecutor(self.pool, self.setting.method)
-            return trained_by(executor, self.setting, task, before)
-
-        return self._with_recovery(f"round {task.round_index}", attempt)
-
-    def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
-        """See `Hierarchy.losses`."""
-        import ray
-
-        def attempt() -> NDArray[np.float64]:
-            actors, model_ref = self.pool.devices, ray.put(model)
-            host = balance(self._samples[devices], len(actors))
-            refs = [
-                actor.losses.remote([devices[host == h].tolist()], model_ref)
-                for h, actor in enumerate(actors)
-                if (host == h).any()
-            ]
-            rows = np.empty((len(devices), 2))
-            for h, part in zip(np.unique(host), ray.get(refs), strict=True):
-                rows[host == h] = part
-            return rows
-
-        return self._with_recovery("losses", attempt)
-
-    def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
-        """See `Hierarchy.train_each`."""
-        import ray
-
-        samples = np.diff(data.offsets)
-        data_ref, vector_ref = ray.put(data), ray.put(vector)
-
-        def attempt() -> NDArray[np.float32]:
-            actors = self.pool.devices
-            models = np.empty((len(samples), len(vector)), dtype=np.float32)
-            host = balance(samples, len(actors))
-            groups = [np.flatnonzero(host == h) for h in range(len(actors))]
-            refs = [
-                actor.train_each.remote(job, data_ref, vector_ref, group.tolist())
-                for actor, group in zip(actors, groups, strict=True)
-            ]
-            for group, rows in zip(groups, ray.get(refs), strict=True):
-                models[group] = rows
-            return models
-
-        return self._with_recovery("clustering", attempt)
-
-    def evaluate(self, model: FloatVector, keeps_outputs: bool = False, part: Part = "test") -> Evaluation:
-        """See `Hierarchy.evaluate`."""
-        import ray
-
-        total = self._evaluated[part]
-        shards = range(math.ceil(total / EVALUATION_BATCH))
-
-        def attempt() -> Evaluation:
-            model_ref, count = ray.put(model), len(self.pool.devices)
-            actors = enumerate(self.pool.devices)
-            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps_outputs, part) for h, actor in actors]
-            results = ray.get(refs)
-            sums = [results[shard % count].sums[shard // count] for shard in shards]
-            outputs = [results[shard % count].outputs[shard // count] for shard in shards] if keeps_outputs else []
-            return Evaluation(*summarise(sums, total, self._kind), outputs)
-
-        return self._with_recovery("evaluation", attempt)
-
-    def _with_recovery(self, activity: str, attempt: Callable[[], Result]) -> Result:
+    def _recovering(self, activity: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""
         import ray
         from ray.exceptions import ActorUnschedulableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError

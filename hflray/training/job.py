@@ -1,16 +1,26 @@
-"""How the devices of an experiment train, on which samples, and what an evaluation returns."""
+"""How the devices of an experiment train: the job, the samples, the batches of each step, and an evaluation's result.
+
+The order of mini-batches is a function of round, edge iteration and device, so that a device's training gives the same
+bits on every host and at any time.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hflray.data.resampled import ResampledParts
+from hflray.errors import DivergedError, HflrayError
 from hflray.losses import Sums
 from hflray.models.problem import Problem
+from hflray.support.references import reason
 from hflray.training.kernels import KernelName, Precision
 from hflray.training.method import Method
 
@@ -115,7 +125,7 @@ class Shards(NamedTuple):
     outputs: Outputs
 
 
-class Evaluation(NamedTuple):
+class ModelEvaluation(NamedTuple):
     """The evaluation of a model on the test set or the validation part.
 
     Attributes:
@@ -127,3 +137,101 @@ class Evaluation(NamedTuple):
     score: float
     loss: float
     outputs: Outputs
+
+
+class Samples:
+    """The samples of all devices as a host trains with them: checked and normalised.
+
+    Args:
+        problem: what is learned.
+        data: the samples.
+
+    Attributes:
+        scale, shift: normalise images to ``x · scale + shift``.
+    """
+
+    def __init__(self, problem: Problem, data: DeviceData) -> None:
+        self._problem, self._data = problem, data
+        # This is (x / 255 - mean) / std as one multiplication and one addition.
+        std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
+        mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
+        self.scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
+        self.shift = torch.from_numpy((-mean / std).astype(np.float32))
+
+    def normalised(self, inputs: NDArray[Any]) -> torch.Tensor:
+        """Return images given as bytes with the training set's mean and deviation, and any other inputs as they are."""
+        # Arrays from Ray's object store are read-only and must be copied; inputs picked by index are copies already.
+        tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
+        if tensor.dtype == torch.uint8:
+            return tensor.float().mul_(self.scale).add_(self.shift)
+        return tensor if tensor.is_floating_point() else tensor.long()
+
+    def of(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a device's normalised inputs and its targets."""
+        index = self.index(device)
+        return self.normalised(self._data.x[index]), torch.from_numpy(self._data.y[index])
+
+    def index(self, device: int) -> NDArray[np.int64]:
+        """Return the indices of a device's samples after a check of its labels.
+
+        A GPU would not name the device with an invalid label, and the failed assertion would make the GPU unusable
+        for the process.
+        """
+        index, classes = self._data.samples_of(device), self._problem.num_outputs
+        if not len(index):
+            raise HflrayError("the device holds no samples; schedule devices that have data")
+        labels = self._data.y[index]
+        if self._problem.kind != "regression" and (labels.min() < 0 or labels.max() >= classes):
+            raise HflrayError(
+                f"the device's labels go from {labels.min()} to {labels.max()}; accepted: 0 to {classes - 1}; correct "
+                "the data set"
+            )
+        return index
+
+
+def batches_of(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield the sample positions of every gradient step of L local iterations."""
+    if job.local_iteration == "full_batch":
+        for _ in range(job.local_iterations):
+            yield np.arange(samples)
+    elif job.local_iteration == "step":
+        order = rng.permutation(samples)
+        size = min(job.batch_size, samples)
+        for step in range(job.local_iterations):
+            yield np.take(order, np.arange(step * size, (step + 1) * size), mode="wrap")
+    else:
+        for _ in range(job.local_iterations):
+            order = rng.permutation(samples)
+            for start in range(0, samples, job.batch_size):
+                yield order[start : start + job.batch_size]
+
+
+def steps_of(samples: int, job: LocalJob) -> int:
+    """Return the number of gradient steps of L local iterations, K."""
+    return job.local_iterations * (math.ceil(samples / job.batch_size) if job.local_iteration == "epoch" else 1)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Run the block with `count` torch threads. Their number changes the order of sums, hence the bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def error_position(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
+    """Prefix the message of any error in the block with round, edge iteration and device."""
+    device_text = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
+    position = f"round {round_index}, edge iteration {edge_iteration}, {device_text}"
+    try:
+        yield
+    except DivergedError as error:
+        raise DivergedError(f"{position}: {error}") from error
+    except HflrayError as error:
+        raise HflrayError(f"{position}: {error}") from error
+    except Exception as error:  # a model's forward may raise any type
+        raise HflrayError(f"{position}: {reason(error)}") from error

@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import functional
 
 from hflray.errors import HflrayError
-from hflray.training.c_code import library, pointer
+from hflray.training.kernel_base import library, pointer
 
 FLOATS = torch.float32, torch.bfloat16
 LANES, MOST_CHANNELS = 16, 2048  # as in layers.c; channels and hidden numbers are multiples of the first

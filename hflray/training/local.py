@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,19 +24,29 @@ from hflray.models import trained as trained_tensors
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer
-from hflray.training.differences import Differences, Resident
-from hflray.training.exchange import EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured
-from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Part, Shards
-from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
+from hflray.training.differences import Differences, ResidentWeights
+from hflray.training.edge import add_up
+from hflray.training.exchange import EdgeTask, Lifted, Measured, Share, Version, delivered, measured
+from hflray.training.job import (
+    EVALUATION_BATCH,
+    DeviceData,
+    LocalJob,
+    Part,
+    Samples,
+    Shards,
+    batches_of,
+    error_position,
+    steps_of,
+    torch_threads,
+)
+from hflray.training.kernel_base import Kernel
+from hflray.training.kernels import ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
-from hflray.training.memory import RESIDUAL, recalled, remembered
-from hflray.training.returned import after_training, begun
-from hflray.training.rules.base import Memory, Received
-from hflray.training.rules.own import OwnTraining
-from hflray.training.samples import Samples
-from hflray.training.steps import batches_of, error_position, steps_of, torch_threads
+from hflray.training.rules.base import RESIDUAL, TURN, Memory, Received, recalled
+from hflray.training.rules.own import OwnTraining, after_training, begun
 
 HELD_PARTS = 8  # so many are held before they are combined, because memory must not grow with the devices of an edge
+Position = tuple[int, int]  # a round, and an edge iteration in it
 
 
 class Start(NamedTuple):
@@ -70,26 +80,24 @@ class DeviceHost:
         self._aggregator, self._measures = self._parts.edge, job.method.measures
         self._loss = find_loss(job.problem.loss)
         self.samples = Samples(job.problem, data)
-        self._kernel: Kernel | None = None  # exactly one of these two is set, and it also evaluates
-        self._batched: BatchedTrainer | None = None
+        self._kernel: Kernel | BatchedTrainer
         if job.kernel == "batched":
-            self._batched = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
-            self._batched.hold(data.x, data.y, self.samples.scale, self.samples.shift)
+            self._kernel = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
+            self._kernel.hold(data.x, data.y, self.samples.scale, self.samples.shift)
         else:
             self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.precision)
 
-    def train(
-        self, task: EdgeTask, versions: Sequence[Version], memories: Mapping[int, Memory] | None = None
-    ) -> tuple[list[Lifted], dict[int, Memory]]:
+    def train(self, task: EdgeTask, memories: Mapping[int, Memory] | None, *versions: Version) -> Any:
         """Train the devices of ``task.shares[k]`` from ``versions[k]`` for each k.
 
         Args:
             task: what is trained.
+            memories: what the devices of this host keep, by device; None: nothing is kept.
             versions: what the devices of each edge receive.
-            memories: what the devices of this host keep, by device.
 
         Returns:
-            What the devices of each edge hand up, and what all devices of this host keep now.
+            A `Lifted`, what its devices hand up, for each edge and, if there are `memories`, what the devices keep now;
+            in a tuple, unless it is one thing alone.
 
         Raises:
             DivergedError: a device's weights are not finite. The message names round, edge iteration and device.
@@ -100,7 +108,7 @@ class DeviceHost:
                 for k in range(len(share.devices))]  # fmt: skip
         starts = [self._start(task, share, version, share.devices[k], memory_of) for share, version, k in rows]
         with torch_threads(self._job.threads):
-            trained = self._train_all(starts, *position)
+            trained = self._train_all(starts, position)
             by_edge: dict[int, list[Lifted]] = {share.frame.index: [] for share in task.shares}
             for (share, version, k), start in zip(rows, starts, strict=True):
                 vector, parts = next(trained), by_edge[share.frame.index]
@@ -108,7 +116,9 @@ class DeviceHost:
                     parts.append(self._hand_up(task, share, version, k, start, vector, memory_of))
                 if len(parts) == HELD_PARTS:
                     parts[:] = [add_up(self._aggregator, parts)]
-        return [add_up(self._aggregator, parts) for parts in by_edge.values()], memory_of
+        handed = [add_up(self._aggregator, parts) for parts in by_edge.values()]
+        results = (*handed, memory_of) if memories is not None else (*handed,)
+        return results[0] if len(results) == 1 else results
 
     def _start(
         self, task: EdgeTask, share: Share, version: Version, device: int, memory_of: dict[int, Memory]
@@ -127,19 +137,20 @@ class DeviceHost:
     ) -> Lifted:  # fmt: skip
         """Return what a device hands up after its training; update what it keeps."""
         parts, job, device, position = self._parts, self._job, start.device, (task.round, task.edge_iteration)
+        end = sum(self._sizes)
         if job.method.faulty is not None and self._faulty is not None and self._faulty[device]:
             rng = stream(job.seed, "faulty", *position, device)
-            vector = job.method.faulty.sent(vector, version.model, sum(self._sizes), rng)
+            vector = job.method.faulty.sent(vector, version.model, end, rng)
         residual = memory_of.get(device, {}).get(RESIDUAL)
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
-            rate, end = job.method.total_rate(self._rates(device, *position)), sum(self._sizes)
+            rate = job.method.total_rate(self._rates(device, position))
             memory, vectors = after_training(parts.rule, start.received, vector[:end], rate, start.memory)
-            for name, each in vectors.items():
+            for name, further in vectors.items():
                 noun = f"numbers of the rule's vector {name}"
-                extra[name] = weighted(np.asarray(each, dtype=np.float32), 1, task.extra_bits, noun=noun)
+                extra[name] = weighted(np.asarray(further, dtype=np.float32), 1, task.extra_bits, noun=noun)
             if parts.remembers:
-                memory_of[device] = remembered(parts.rule, memory, task.turn)
+                memory_of[device] = {**memory, TURN: task.turn} if parts.rule.forgets else memory
         scale = share.scales[row] if share.scales else 1.0
         learned, before = vector, residual
         if parts.compresses or scale != 1.0:
@@ -152,7 +163,7 @@ class DeviceHost:
         measures: dict[int, Measured] = {}
         if self._measures:
             arrived = vector if parts.compresses else None
-            measures[device] = measured(learned, version.model, sum(self._sizes), scale, arrived, before)
+            measures[device] = measured(learned, version.model, end, scale, arrived, before)
         if job.method.privacy is not None:  # the network has no statistics
             vector = job.method.privacy.clipped(vector, version.model)
         weight = 1 if job.method.uniform else self._data.size_of(device)
@@ -162,65 +173,116 @@ class DeviceHost:
         """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""
         models = np.empty((len(devices), len(vector)), dtype=np.float32)
         with torch_threads(self._job.threads):
-            for row, trained in enumerate(self._train_all([Start(device, vector) for device in devices], 0, 0)):
+            for row, trained in enumerate(self._train_all([Start(device, vector) for device in devices], (0, 0))):
                 models[row] = trained
         return models
 
-    def _train_all(self, starts: Sequence[Start], round_index: int, edge_iteration: int) -> Iterator[FloatVector]:
+    @staticmethod
+    def train_auxiliary(
+        job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """Train the auxiliary model of Algorithm 2 on each device, with a job and data of its own; see `train_each`."""
+        return DeviceHost(job, data).train_each(vector, devices)
+
+    def _train_all(self, starts: Sequence[Start], position: Position) -> Iterator[FloatVector]:
         """Yield the trained model of each device. The batched kernel trains them all at once."""
-        if self._batched is None:
+        if not isinstance(self._kernel, BatchedTrainer):
             for start in starts:
-                with error_position(round_index, edge_iteration, start.device):
-                    yield self._fit(start, round_index, edge_iteration)
+                with error_position(*position, start.device):
+                    yield self._fit(self._kernel, start, position)
             return
         batches = []
         for start in starts:
-            with error_position(round_index, edge_iteration, start.device):
+            with error_position(*position, start.device):
                 index = self.samples.index(start.device)
-                batches.append([index[batch] for batch in self._order(start.device, round_index, edge_iteration)])
+                batches.append([index[batch] for batch in self._order(start.device, position)])
 
-        def stepping(part: slice, resident: Resident) -> Differences:
-            return self._differences(resident, starts[part], round_index, edge_iteration)
+        def stepping(part: slice, resident: ResidentWeights) -> Differences:
+            return self._differences(resident, starts[part], position)
 
-        with error_position(round_index, edge_iteration, *(start.device for start in starts)):
+        with error_position(*position, *(start.device for start in starts)):
             plain = self._parts.plain_steps or not starts or starts[0].received is None
-            yield from self._batched.fit([start.model for start in starts], batches, None if plain else stepping)
+            yield from self._kernel.fit([start.model for start in starts], batches, None if plain else stepping)
 
-    def _differences(
-        self, resident: Resident, starts: Sequence[Start], round_index: int, edge_iteration: int
-    ) -> Differences:
+    def _fit(self, kernel: Kernel, start: Start, position: Position) -> FloatVector:
+        """Return the device's model after L local iterations from what it received (equation 1)."""
+        device = start.device
+        kernel.load(start.model)
+        kernel.hold(*self.samples.of(device))
+        order = self._order(device, position)
+        with self._drawing_alone(device, position):
+            if isinstance(self._parts.rule, OwnTraining):
+                assert isinstance(kernel, ModuleKernel)  # `Backend` has refused the others
+                self._train_by_the_user(kernel, self._parts.rule, device, order, position)
+            elif self._parts.plain_steps or start.received is None or not order:
+                for batch in order:
+                    kernel.step(batch)
+            else:
+                steps = self._differences(kernel, [start], position)
+                for index, batch in enumerate(order):
+                    steps.step(partial(kernel.step, batch), index)
+        return kernel.vector()
+
+    def _train_by_the_user(
+        self, kernel: ModuleKernel, rule: OwnTraining, device: int, order: list[NDArray[np.int64]], position: Position
+    ) -> None:
+        rates = self._rates(device, position)
+        rng = stream(self._job.seed, "own training", *position, device)
+        at = {"device": device, "round": position[0]}
+        options = rule.options | {name: at[name] for name in rule.further}
+        kernel.train_by(rule.train, order, float(rates[0]) if len(rates) else 0.0, rng, **options)
+
+    def _differences(self, resident: ResidentWeights, starts: Sequence[Start], position: Position) -> Differences:
         """Return what makes the steps of some devices, whose models are loaded."""
-        each = [self._rates(start.device, round_index, edge_iteration) for start in starts]
-        rates = np.zeros((len(each), max(map(len, each))))
-        for row, values in zip(rates, each, strict=True):
+        rates_of = [self._rates(start.device, position) for start in starts]
+        rates = np.zeros((len(starts), max(map(len, rates_of))))
+        for row, values in zip(rates, rates_of, strict=True):
             row[: len(values)] = values
         received = [start.received for start in starts if start.received is not None]
         memories = [start.memory for start in starts if start.memory is not None]
         return Differences(self._job.method, self._job.learning_rate, resident, received, memories, rates, self._shapes)
 
-    def _rates(self, device: int, round_index: int, edge_iteration: int) -> FloatArray:
+    def _rates(self, device: int, position: Position) -> FloatArray:
         """Return the learning rate of each step of a device in an edge iteration, (K,)."""
         job = self._job
         steps = steps_of(self._data.size_of(device), job)
-        return job.method.decay.rates(job.learning_rate, (round_index, edge_iteration), job.edge_iterations, steps)
+        return job.method.decay.rates(job.learning_rate, position, job.edge_iterations, steps)
 
-    def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
+    @contextmanager
+    def _drawing_alone(self, device: int, position: Position) -> Iterator[None]:
+        """Let random layers such as dropout draw from the device's own stream, whichever host trains the device."""
+        if not self._own_draws:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            # `torch.manual_seed` would also copy the stack for GPUs, at each reception of a device.
+            seed = torch_seed(self._job.seed, f"{self._job.stream} of layers", *position, device)
+            torch.default_generator.manual_seed(seed)
+            yield
+
+    def _order(self, device: int, position: Position) -> list[NDArray[np.int64]]:
+        """Return the sample positions of every gradient step of a device."""
+        job = self._job
+        if not job.local_iterations:
+            return []
+        rng = stream(job.seed, job.stream, *position, device)
+        return list(batches_of(self._data.size_of(device), job, rng))
+
+    def losses(self, devices: Sequence[Sequence[int]], *versions: Version) -> NDArray[np.float64]:
         """Return the losses of models on the devices' own samples, (number of devices, 2).
 
         A row holds the mean loss of a sample and Oort's utility |B|·√(Σ loss² / |B|) of the |B| samples.
-        ``devices[k]`` receive ``models[k]``.
+        ``devices[k]`` receive ``versions[k]``.
         """
-        scorer = self._batched or self._kernel
-        assert scorer is not None
         rows = []
         with torch.no_grad(), torch_threads(self._job.threads):
-            for model, group in zip(models, devices, strict=True):
-                scorer.load(model)
+            for version, group in zip(versions, devices, strict=True):
+                self._kernel.load(version.model)
                 for device in group:
                     x, y = self.samples.of(device)
                     parts = [slice(i, i + EVALUATION_BATCH) for i in range(0, len(y), EVALUATION_BATCH)]
-                    each = [self._loss(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
-                    loss = torch.cat(each).double().numpy()
+                    losses = [self._loss(self._kernel.logits(x[p]), y[p], reduction="none") for p in parts]
+                    loss = torch.cat(losses).double().numpy()
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
@@ -235,66 +297,13 @@ class DeviceHost:
             keeps_outputs: whether the network's outputs are returned.
             part: what is evaluated.
         """
-        scorer = self._batched or self._kernel
-        assert scorer is not None
-        scorer.load(vector)
+        self._kernel.load(vector)
         result = Shards([], [])
         with torch.no_grad(), torch_threads(self._job.threads):
             for shard in shards:
                 x, y = self._data.shard(part, shard)
-                targets, scores = torch.from_numpy(np.array(y)), scorer.logits(self.samples.normalised(x))
+                targets, scores = torch.from_numpy(np.array(y)), self._kernel.logits(self.samples.normalised(x))
                 result.sums.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
                 if keeps_outputs:
                     result.outputs.append(scores.numpy())
         return result
-
-    def _fit(self, start: Start, round_index: int, edge_iteration: int) -> FloatVector:
-        """Return the device's model after L local iterations from what it received (equation 1)."""
-        kernel, device = self._kernel, start.device
-        assert kernel is not None
-        kernel.load(start.model)
-        kernel.hold(*self.samples.of(device))
-        order = self._order(device, round_index, edge_iteration)
-        with self._drawing_alone(device, round_index, edge_iteration):
-            if isinstance(self._parts.rule, OwnTraining):
-                self._train_by_the_user(kernel, device, order, round_index, edge_iteration)
-            elif self._parts.plain_steps or start.received is None or not order:
-                for batch in order:
-                    kernel.step(batch)
-            else:
-                steps = self._differences(kernel, [start], round_index, edge_iteration)
-                for index, batch in enumerate(order):
-                    steps.step(partial(kernel.step, batch), index)
-        return kernel.vector()
-
-    def _train_by_the_user(
-        self, kernel: Kernel, device: int, order: list[NDArray[np.int64]], round_index: int, edge_iteration: int
-    ) -> None:
-        rule = self._parts.rule
-        assert isinstance(rule, OwnTraining)
-        assert isinstance(kernel, ModuleKernel)  # `Backend` has refused the others
-        rates = self._rates(device, round_index, edge_iteration)
-        rng = stream(self._job.seed, "own training", round_index, edge_iteration, device)
-        at = {"device": device, "round": round_index}
-        options = rule.options | {name: at[name] for name in rule.further}
-        kernel.train_by(rule.train, order, float(rates[0]) if len(rates) else 0.0, rng, **options)
-
-    @contextmanager
-    def _drawing_alone(self, device: int, round_index: int, edge_iteration: int) -> Iterator[None]:
-        """Let random layers such as dropout draw from the device's own stream, whichever host trains the device."""
-        if not self._own_draws:
-            yield
-            return
-        seed = self._job.seed, f"{self._job.stream} of layers"
-        with torch.random.fork_rng(devices=[]):
-            # `torch.manual_seed` would also copy the stack for GPUs, at each reception of a device.
-            torch.default_generator.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
-            yield
-
-    def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
-        """Return the sample positions of every gradient step of a device."""
-        job = self._job
-        if not job.local_iterations:
-            return []
-        rng = stream(job.seed, job.stream, round_index, edge_iteration, device)
-        return list(batches_of(self._data.size_of(device), job, rng))

@@ -57,7 +57,7 @@ def _idle_ticks() -> dict[int, int]:
     except OSError:
         return {}
     words = [line.split() for line in lines if re.match(r"cpu\d", line)]
-    return {int(each[0][3:]): int(each[4]) for each in words}
+    return {int(cpu[3:]): int(idle) for cpu, _, _, _, idle, *_ in words}
 
 
 def memory_bytes() -> tuple[int, int]:

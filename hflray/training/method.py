@@ -9,26 +9,24 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 
 from hflray import registry
-from hflray.aggregation import Aggregator
+from hflray.aggregation import Aggregator, Mean
 from hflray.compression import Compressor, Whole
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
-from hflray.support.returned import Contract
-from hflray.training.memory import after_turn
-from hflray.training.privacy.mechanism import Mechanism
-from hflray.training.refusals import check_rule, check_secrecy, check_statistics
-from hflray.training.rules import LocalRule
-from hflray.training.rules.base import corrects
+from hflray.support.contract import Contract
+from hflray.training.privacy import Mechanism
+from hflray.training.rules.base import LocalRule, after_turn, corrects
 from hflray.training.rules.own import OwnTraining
-from hflray.world.faulty import Faulty
+from hflray.world.faults import Faulty
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,17 @@ def _unpickled(kind: registry.Kind, name: str, options_json: str, sources: objec
     return Spec(kind, name, options_json)
 
 
+BASES: dict[str, type[Any]] = {"aggregator": Aggregator, "local_rule": LocalRule, "compressor": Compressor}
+
+
 @functools.lru_cache(maxsize=64)
 def _built(spec: Spec) -> Any:
-    bases: dict[str, type[Any]] = {"aggregator": Aggregator, "local_rule": LocalRule, "compressor": Compressor}
     if spec.kind == "local_rule":
         thing = registry.resolve(spec.kind, spec.name)
         if inspect.isfunction(thing):
             return OwnTraining(thing, references.spoken(spec.name), spec.options)
     made = registry.build(spec.kind, spec.name, **spec.options)
-    base = bases[spec.kind]
+    base = BASES[spec.kind]
     if not isinstance(made, base):
         raise ConfigError(
             f"{references.spoken(spec.name)} is not a {base.__name__}, which every {spec.kind} is; write it as in: "
@@ -90,6 +90,7 @@ def _built(spec: Spec) -> Any:
     return made
 
 
+WITH_EVERY_RULE = ("momentum", "weight_decay", "clip", "decay")
 # With one of these changed, updates are measured.
 MEASURED_WITH = ("rule", "edge", "cloud", "device_compressor", "edge_compressor", "privacy")
 
@@ -213,13 +214,19 @@ class Method:
     def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
         """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""
         parts = self.parts()
-        each = len(after_turn(parts.rule, dict.fromkeys(parts.rule.memory))) + parts.device_compressor.remembers
-        return 4 * size * (num_devices * each + num_edges * parts.edge_compressor.remembers)
+        of_device = len(after_turn(parts.rule, dict.fromkeys(parts.rule.memory))) + parts.device_compressor.remembers
+        return 4 * size * (num_devices * of_device + num_edges * parts.edge_compressor.remembers)
 
     def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int, uploads: int) -> float:
         parts, name = self.parts(), f"{place}_compressor"
         compressor, spec = getattr(parts, name), getattr(self, name)
-        check_statistics(self, statistics)
+        if self.privacy is not None and statistics:
+            raise _refused(
+                "training.buffers",
+                f"average {self.privacy.beside}, and the {statistics:,} statistics of the network's normalisation "
+                "layers would be sent without noise",
+                "local", "set it",
+            )  # fmt: skip
         contract = Contract.of(f"compression.{place}.name", spec.name, "a number of bits", "mend its method bits")
         bits, whole = contract.number(compressor.bits(sizes)), Whole().bits(sizes)
         if not 0 < bits <= whole:
@@ -264,28 +271,27 @@ def _parts(method: Method) -> Parts:
     edge, cloud = _aggregator(method.edge, "edge"), _aggregator(method.cloud, "cloud")
     to_edge: Compressor = method.device_compressor.build()
     to_cloud: Compressor = method.edge_compressor.build()
-    defaults = {each.name: each.default for each in fields(Method)}
-    shared = ("momentum", "weight_decay", "clip", "decay")
-    changed = [name for name in shared if getattr(method, name) != defaults[name]]
-    plain = not changed and not corrects(rule)
-    compresses, hop_is_whole = not isinstance(to_edge, Whole), isinstance(to_cloud, Whole)
-    scaled = type(rule).scales is not LocalRule.scales
-    check_rule(method, rule, changed)
-    check_secrecy(method, edge, rule)
+    plain = Method()
+    changed = [name for name in WITH_EVERY_RULE if getattr(method, name) != getattr(plain, name)]
+    scales = type(rule).scales is not LocalRule.scales
     remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
-    return Parts(
+    parts = Parts(
         rule=rule,
         edge=edge,
         cloud=cloud,
         device_compressor=to_edge,
         edge_compressor=to_cloud,
-        plain_steps=plain,
-        compresses=compresses,
-        scales=scaled,
+        plain_steps=not changed and not corrects(rule),
+        compresses=not isinstance(to_edge, Whole),
+        scales=scales,
         remembers=remembers or to_edge.remembers,
         lasts=(remembers and rule.forgets is not True) or to_edge.remembers,
-        adds_totals=edge.linear and cloud.linear and hop_is_whole and not rule.needs_edges and not scaled,
+        adds_totals=(
+            edge.linear and cloud.linear and isinstance(to_cloud, Whole) and not rule.needs_edges and not scales
+        ),
     )
+    _check_parts(method, parts, changed)
+    return parts
 
 
 def _aggregator(spec: Spec, place: Literal["edge", "cloud"]) -> Aggregator:
@@ -297,3 +303,97 @@ def _aggregator(spec: Spec, place: Literal["edge", "cloud"]) -> Aggregator:
             f"this place; write it as aggregation.{other}"
         )
     return made
+
+
+def _refused(setting: str, got: str, accepted: str, fix: str) -> ConfigError:
+    """Return the error of two settings that do not go together."""
+    return ConfigError(f"{setting}: got {got}; accepted with it: {accepted}; {fix}")
+
+
+def _refuse(cases: Iterable[tuple[object, str, str, str, str]]) -> None:
+    """Raise the error of the first case that is given: whether it is, and what `_refused` takes."""
+    for given, setting, got, accepted, fix in cases:
+        if given:
+            raise _refused(setting, got, accepted, fix)
+
+
+def _check_parts(method: Method, parts: Parts, changed: list[str]) -> None:
+    """Raise ConfigError if two parts of a method do not go together.
+
+    Args:
+        method: what happens inside a round.
+        parts: its parts.
+        changed: what belongs to every rule and is not the default: momentum, weight_decay, clip, decay.
+    """
+    rule, plain, spoken = parts.rule, Method(), references.spoken
+    name, of_edge, of_cloud = spoken(method.rule.name), spoken(method.edge.name), spoken(method.cloud.name)
+    steps = [setting for setting in changed if setting != "decay"] if isinstance(rule, OwnTraining) else []
+    _refuse([
+        *((True, f"training.{setting}", f"{getattr(method, setting)} with a function of your own as training.rule, "
+           "which makes its own steps", "the default", "let the function do it") for setting in steps),
+        (rule.needs_uniform and not method.uniform, "training.rule.name",
+         f"{name}, which gives all devices the same weight", "aggregation.weights = uniform", "set it"),
+        (rule.makes_model and method.cloud != plain.cloud, "aggregation.cloud.name",
+         f"{of_cloud} with the rule {name}, which makes the global model", "mean", "remove it"),
+        (rule.extra and not rule.vectors[0] and method.device_compressor != plain.device_compressor,
+         "compression.device.name",
+         f"{spoken(method.device_compressor.name)} with the rule {name}, for which edges need whole models",
+         "none", "remove it"),
+        (parts.scales and method.decay.factor < 1 and method.decay.every != "round",
+         "training.learning_rate_decay.every",
+         f"{method.decay.every} with the rule {name}, which counts steps of one rate in a round",
+         "round", "set it, or factor to 1"),
+        (method.hides and not parts.edge.linear, "aggregation.edge.name",
+         f"{of_edge} with cost.secure_aggregation.shares, which hides each model from its edge",
+         "mean", "remove one of them"),
+    ])  # fmt: skip
+    if method.privacy is not None:
+        beside = method.privacy.beside
+        _refuse([
+            (not method.uniform, "aggregation.weights",
+             f"samples {beside}, and a device would change a sum by more than its clipped update", "uniform", "set it"),
+            (type(parts.edge) is not Mean, "aggregation.edge.name",
+             f"{of_edge} {beside}, whose noise belongs to a sum", "mean", "remove it"),
+            (rule.extra or rule.vectors[0], "training.rule.name",
+             f"{name} {beside}, and its further vectors would leave a device without noise",
+             "sgd, fedprox, fednova, mtgc, or your own without `extra`", "take one of them"),
+        ])  # fmt: skip
+
+
+def check_revision(method: Method, revision: int, edge_iterations: int) -> None:
+    """Raise ConfigError if a checkpoint's run has begun with another revision of its rule (`LocalRule.revision`)."""
+    if edge_iterations > 1 and revision != (now := method.parts().rule.revision):
+        raise ConfigError(
+            f"training.rule.name: the run began with revision {revision} of {references.spoken(method.rule.name)}, and "
+            f"this hflray has revision {now}, which computes something else; accepted: {now}; begin the run anew"
+        )
+
+
+def check_asynchronous_cloud(method: Method) -> None:
+    """Raise ConfigError if a rule or an aggregator needs a cloud that waits for the edges."""
+    parts, beside = method.parts(), "with an asynchronous clock.cloud"
+    _refuse([
+        (parts.rule.needs_edges or parts.rule.makes_model or parts.scales, "training.rule.name",
+         f"{references.spoken(method.rule.name)} {beside}, and it needs the models of all edges at one moment",
+         "sgd, fedprox, scaffold, or your own that needs no other edge", "take one of them, or another cloud"),
+        (method.cloud != Method().cloud, "aggregation.cloud.name",
+         f"{references.spoken(method.cloud.name)} {beside}, which never combines several edges",
+         "mean", "remove one of them"),
+    ])  # fmt: skip
+
+
+def check_asynchronous_edges(method: Method) -> None:
+    """Raise ConfigError if something needs the models of an edge's devices at one moment."""
+    parts, beside = method.parts(), "with clock.edge.asynchronous, whose edges take one device's model at a time"
+    rule = parts.rule
+    _refuse([
+        (type(parts.edge) is not Mean, "aggregation.edge.name",
+         f"{references.spoken(method.edge.name)} {beside}", "mean", "remove one of them"),
+        (rule.extra or any(rule.vectors) or rule.needs_edges or rule.makes_model or parts.scales, "training.rule.name",
+         f"{references.spoken(method.rule.name)} {beside}", "sgd, fedprox, or your own without vectors",
+         "take one of them"),
+        (method.privacy is not None, "privacy.clip",
+         f"{method.privacy.clip if method.privacy else 0:g} {beside}, and its noise belongs to a sum of several",
+         "null", "remove one of them"),
+        (method.hides, "cost.secure_aggregation.shares", f"a number {beside}", "null", "remove one of them"),
+    ])  # fmt: skip

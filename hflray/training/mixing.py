@@ -15,14 +15,12 @@ import numpy as np
 
 from hflray.clock.mixing import Mix
 from hflray.cost import Schedule
-from hflray.training.algorithm1 import Executor, losses_of, measures_of
-from hflray.training.amounts import Amounts
-from hflray.training.cloud import combine_edges
+from hflray.training.algorithm1 import LossRows, placed_memories, results_of, with_measures
+from hflray.training.cloud import Cloud, Merge, after_merges, combine_edges
 from hflray.training.exchange import Ref, Version
-from hflray.training.memory import after_turn
-from hflray.training.merging import Cloud, Merge
-from hflray.training.rules.base import Memory
-from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
+from hflray.training.executor import Executor
+from hflray.training.plan import RoundPlan
+from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
 
 
 class MixTask(NamedTuple):
@@ -74,12 +72,12 @@ class MixesTask(NamedTuple):
     wants_losses: bool = False
 
 
-def train_mixes(executor: Executor, setting: Setting, task: MixesTask, before: TrainingState) -> RoundResult:
+def train_mixes(executor: Executor, setting: TrainingSetting, task: MixesTask, before: TrainingState) -> RoundResult:
     """Train one round; see `hflray.training.algorithm1.train_round`."""
-    return _Round(executor, setting, task, before).run()
+    return _MixingRound(executor, setting, task, before).run()
 
 
-class _Round:
+class _MixingRound:
     """One round with asynchronous edges over an executor.
 
     Attributes:
@@ -87,36 +85,28 @@ class _Round:
         results: what an edge fetches after each update.
     """
 
-    def __init__(self, executor: Executor, setting: Setting, task: MixesTask, before: TrainingState) -> None:
+    def __init__(self, executor: Executor, setting: TrainingSetting, task: MixesTask, before: TrainingState) -> None:
         self.executor, self.setting, self.task, self.before = executor, setting, task, before
         self.parts = setting.method.parts()
         self.versions: dict[tuple[int, int], Ref] = {}
         self.results: list[Ref] = []
         self.beside: list[Ref] = []
-        self.measured: list[tuple[list[tuple[int, ...]], Ref]] = []
+        self.losses: list[LossRows] = []
         self.fetched_before: dict[int, Ref] = {}
         self.cloud = executor.put(Cloud(before.model, before.rule, before.cloud, before.residuals))
         self.load = np.zeros(executor.hosts, dtype=np.int64)
         self.host_of: dict[int, int] = {}
-        self.arrivals: dict[tuple[int, int], tuple[int, Ref, Amounts]] = {}
-        self.memories: dict[int, Ref] = {}
+        self.arrivals: dict[tuple[int, int], tuple[Ref, RoundPlan]] = {}
         self.last = {
-            (mix.arrival.device): (number, k) for number, turn in enumerate(task.turns)
+            mix.arrival.device: (number, k) for number, turn in enumerate(task.turns)
             for k, mix in enumerate(turn.mixes)
         }  # fmt: skip
-        if self.parts.remembers:
-            self._place_memories()
-
-    def _place_memories(self) -> None:
-        """Deal devices to hosts, where their memories stay in this round."""
-        members: dict[int, dict[int, Memory]] = {}
-        for turn in self.task.turns:
-            for device in (mix.arrival.device for mix in turn.mixes):
-                if device not in self.host_of:
-                    self.host_of[device] = int(self.load.argmin())
-                    members.setdefault(self.host_of[device], {})[device] = self.before.memories.get(device, {})
-                self.load[self.host_of[device]] += self.setting.samples[device]
-        self.memories = {host: self.executor.put(each) for host, each in members.items()}
+        if self.parts.remembers:  # the memory of a device stays at one host in this round
+            for device in (mix.arrival.device for turn in task.turns for mix in turn.mixes):
+                host = self.host_of.setdefault(device, int(self.load.argmin()))
+                self.load[host] += setting.samples[device]
+        by_host = [[device for device, host in self.host_of.items() if host == h] for h in range(executor.hosts)]
+        self.memories = placed_memories(executor, setting, before, by_host)
 
     def run(self) -> RoundResult:
         """Submit the whole round, wait for it, and combine the edges."""
@@ -182,44 +172,37 @@ class _Round:
             host = int(self.load.argmin())
             self.load[host] += setting.samples[arrival.device]
         schedule = Schedule(np.array([arrival.device]), np.array([edge]))
-        one = RoundTask(arrival.round, schedule, np.ones((1, 1), dtype=bool))
-        amounts = Amounts(setting, one, self.executor.hosts, arrival.number, np.array([host]))
+        task = RoundTask(arrival.round, schedule, np.ones((1, 1), dtype=bool))
+        plan = RoundPlan(setting, task, self.executor.hosts, arrival.number, np.array([host]))
         version = self._version(edge, arrival.version)
         if self.task.wants_losses and self.last[arrival.device] == (number, k):
-            ending: list[tuple[int, ...]] = [(arrival.device,)]
-            self.measured.append((ending, self.executor.losses(host, ending, [version])))
-        share = {edge: (arrival.device,)}
-        done = self.executor.train(host, amounts.task(0, share), [version], self.memories.get(host))
-        if done.memories is not None:
-            self.memories[host] = done.memories
-        self.arrivals[number, k] = (host, done.parts[0], amounts)
+            ending = [(arrival.device,)]
+            self.losses.append((ending, self.executor.losses(host, ending, [version])))
+        trained = self.executor.train(host, plan.task(0, {edge: (arrival.device,)}), [version], self.memories.get(host))
+        if trained.memories is not None:
+            self.memories[host] = trained.memories
+        self.arrivals[number, k] = trained.parts[0], plan
 
     def _mix(self, number: int, k: int) -> None:
         """Submit the mixing of an arrival."""
         turn = self.task.turns[number]
         edge, version = turn.edge, turn.version + k
-        host, part, amounts = self.arrivals.pop((number, k))
+        part, plan = self.arrivals.pop((number, k))
         self.versions[edge, version + 1], rest = self.executor.mix(
-            edge, amounts.edge_frame(0, edge), turn.mixes[k].share, self.versions[edge, version], (host, part)
+            edge, plan.edge_frame(0, edge), turn.mixes[k].share, self.versions[edge, version], part
         )
-        self.beside += [] if rest is None else [rest]
+        self.beside += rest
 
-    def _amounts(self, turns: tuple[MixTask, ...]) -> Amounts:
-        """Return the numbers of some turns as those of one edge iteration in which each device counts once."""
+    def _plan_of(self, turns: tuple[MixTask, ...]) -> RoundPlan:
+        """Return the plan of some turns as of one edge iteration in which each device counts once."""
         pairs = sorted({(turn.edge, mix.arrival.device) for turn in turns for mix in turn.mixes})
         edges, devices = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
         present = np.ones((1, len(devices)), dtype=bool)
-        return Amounts(self.setting, RoundTask(self.task.round_index, Schedule(devices, edges), present), 1)
+        return RoundPlan(self.setting, RoundTask(self.task.round_index, Schedule(devices, edges), present), 1)
 
     def _merge(self, turn: MixTask) -> None:
         """Submit the update of a turn."""
-        setting, amounts = self.setting, self._amounts((turn,))
-        merge = Merge(
-            method=setting.method, seed=setting.seed, sizes=setting.sizes, num_devices=len(setting.samples),
-            position=(turn.round_index, turn.first), edge=turn.edge, rate=amounts.rate_of(turn.edge),
-            extra_bits=amounts.extra_bits, share=turn.share, shares=tuple(turn.shares.items()),
-            buffers=self.task.buffers, steps=turn.steps,
-        )  # fmt: skip
+        merge = Merge.of(self._plan_of((turn,)), turn, self.task.buffers)
         trained = self.versions[turn.edge, turn.version + len(turn.mixes)]
         fetched = self.versions[turn.edge, turn.version]
         version, self.cloud = self.executor.merge(merge, self.cloud, trained, fetched, [])
@@ -227,31 +210,19 @@ class _Round:
 
     def _collect(self) -> RoundResult:
         """Wait for the round, and return its result."""
-        task, before, method = self.task, self.before, self.setting.method
+        task, before = self.task, self.before
         edges = {turn.edge: self.versions[turn.edge, turn.version + len(turn.mixes)] for turn in task.turns}
         under_way = {edge: self._fetched(edge, source) for edge, source in task.under_way.items()}
         in_use = {key: self._version(*key) for key in task.keeps}
-        lasting = list(self.memories.values()) if self.parts.lasts else []
         groups = [
             [self.cloud], list(edges.values()) if task.together else [], list(under_way.values()),
-            list(in_use.values()), lasting, self.beside if method.measures else [], [ref for _, ref in self.measured],
+            list(in_use.values()), self.beside if self.setting.method.measures else [],
         ]  # fmt: skip
-        flat = iter(self.executor.get([ref for group in groups for ref in group]))
-        (after,), models, fetched, versions, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
-        remembered = {device: after_turn(self.parts.rule, each) for part in memory for device, each in part.items()}
-        state = replace(
-            before,
-            memories={**before.memories, **remembered},
-            fetched=dict(zip(under_way, fetched, strict=True)),
-            versions={key: version.model for key, version in zip(in_use, versions, strict=True)},
-        )
-        if not task.together:
-            state = replace(
-                state, model=after.model, residuals=after.residuals, rule=after.rule, cloud=after.stored
-            )  # fmt: skip
-        elif task.turns:
-            state = combine_edges(self._amounts(task.turns), state, dict(zip(edges, models, strict=True)), [])
-        losses = losses_of((devices for ending, _ in self.measured for devices in ending), rows)
-        if not method.measures:
-            return RoundResult(state, losses)
-        return RoundResult(state, losses, measures_of(self.setting, before.model, state.model, handed))
+        found, remembered, losses = results_of(self.executor, self.setting, self.memories, self.losses, groups)
+        (after,), models, fetched, versions, handed = found
+        state = after_merges(before, after, remembered, dict(zip(under_way, fetched, strict=True)))
+        kept = {key: version.model for key, version in zip(in_use, versions, strict=True)}
+        state = replace(state, versions=kept)
+        if task.together and task.turns:
+            state = combine_edges(self._plan_of(task.turns), state, dict(zip(edges, models, strict=True)), [])
+        return with_measures(self.setting, before, RoundResult(state, losses), handed)

@@ -73,11 +73,6 @@ def own(folder: Path, end: Callable[[], None]) -> None:
         log.info("%s: the folder will stay after Ray's end (%s)", folder, error)
 
 
-def current() -> Path | None:
-    """Return the folder of the Ray that this process has started; None if it has started none."""
-    return None if _current is None else _current.folder
-
-
 def keep() -> None:
     """Let the folder of this process's Ray stay, because something failed."""
     if _current is not None:

@@ -14,8 +14,8 @@ from hflray.cost import Schedule
 from hflray.support.arrays import BoolArray
 from hflray.training.exchange import Version
 from hflray.training.method import Method
-from hflray.training.returned import started
 from hflray.training.rules.base import Memory
+from hflray.training.rules.own import started
 
 PREFIX = "training."  # of the names of arrays in a checkpoint
 Losses = Mapping[int, tuple[float, float]]  # mean loss and utility, by device
@@ -53,7 +53,7 @@ class TrainingState:
         named |= {f"{PREFIX}rule.{name}": np.asarray(value) for name, value in self.rule.items()}
         for edge, version in self.fetched.items():
             named[f"{PREFIX}fetched.{edge}.model"] = version.model
-            named |= {f"{PREFIX}fetched.{edge}.vectors.{name}": each for name, each in version.vectors.items()}
+            named |= {f"{PREFIX}fetched.{edge}.vectors.{name}": vector for name, vector in version.vectors.items()}
         named |= {f"{PREFIX}version.{edge}.{number}": model for (edge, number), model in self.versions.items()}
         return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
 
@@ -88,7 +88,7 @@ class TrainingState:
                 models[int(edge), int(number)] = value
             else:
                 state[part][int(name) if part == "residual" else name] = value
-        versions = {edge: Version(each.pop("model"), each) for edge, each in fetched.items()}
+        versions = {edge: Version(vectors.pop("model"), vectors) for edge, vectors in fetched.items()}
         return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models)
 
 
@@ -126,7 +126,7 @@ class RoundResult(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class TrainingSetting:
     """What is the same in all rounds of an experiment.
 
     Attributes:

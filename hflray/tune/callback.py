@@ -16,7 +16,7 @@ from ray.tune import Callback
 from hflray import metrics
 from hflray.errors import HflrayError, WriteError
 from hflray.experiment.fleets import Fleets
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
@@ -26,6 +26,7 @@ from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
+from hflray.tracking.journal import ending_of, rounds_of
 from hflray.training import session
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, Unsaved
 from hflray.tune.stopping import CleanStop
@@ -89,13 +90,15 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
     def take_over(self, name: str) -> None:
         """Restore a trial's outcome from its journal, whether or not Tune runs the trial again."""
         outcome = self.outcomes.setdefault(name, Outcome(name))
-        for index, values in self._tracker.history(name):
-            _add(outcome, index, values)
-        outcome.ended, outcome.error = self._tracker.ended(name)
-        outcome.stopped = self._tracker.end_tags(name).get(STOPPED)
+        entries = self._tracker.journal.entries(name)
+        ending = ending_of(entries)
+        for round in rounds_of(entries):
+            _add(outcome, round.number, round.values)
         self._progress.resumed(name, outcome.round or 0)
-        if outcome.ended and outcome.error is None:
-            self._progress.ended(name, name, outcome.error, outcome.stopped)
+        if ending is not None:
+            outcome.ended, outcome.error, outcome.stopped = True, ending.error, ending.tags.get(STOPPED)
+            if ending.error is None:
+                self._progress.ended(name, name, stopped=outcome.stopped)
 
     def fail(self, error: HflrayError) -> None:
         """End the sweep."""
@@ -222,7 +225,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
 
     def _gap(self, name: str) -> str | None:
         """Return what is wrong with a trial whose rounds in the journal are not 1, 2, 3 and so on."""
-        numbers = [number for number, _ in self._tracker.history(name)]
+        numbers = [round.number for round in self._tracker.journal.rounds(name)]
         if not self._task.consecutive or numbers == list(range(1, len(numbers) + 1)):
             return None
         missing = sorted({*range(1, max(numbers) + 1)} - {*numbers})

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,8 +40,7 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
-    from hflray.support import inputs
-    from hflray.support.policies import plain
+    from hflray.support.pinned import plain
     from hflray.support.references import short, spoken
     from hflray.support.terminal.tables import TextTable
 
@@ -55,7 +54,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
     table = TextTable(title, ["trial", *keys, "max_rounds"], align="l" * (1 + len(keys)))
     for trial in trials:
         values = [trial.values[key] for key in file.sweep]
-        texts = [plain(inputs.plain(spoken(value))) if isinstance(value, str) else short(value) for value in values]
+        texts = [plain(spoken(value)) if isinstance(value, str) else short(value) for value in values]
         table.add_row(trial.name, *texts, str(trial.config.max_rounds))
     return table
 
@@ -76,13 +75,6 @@ def _report_study(title: str, folder: SweepFolder, console: Console) -> None:
                 say(console, f"  {path}")
         except ConfigError as error:  # the sweep has ended, and a report draws the figure again
             say(console, f"note: {stem}: not drawn: {error}", "yellow")
-
-
-def _list(console: Console) -> None:
-    from hflray.sweep import load_sweep
-
-    for path in sweep_files():
-        console.print(f"{path.stem:24} {load_sweep(path).description}", markup=False, highlight=False, soft_wrap=True)
 
 
 app = single()
@@ -147,7 +139,7 @@ def command(
     """
     check_address_space(dry_run or listing)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    from hflray.support.terminal.output import new_console, show_log, waiting
+    from hflray.support.terminal.output import new_console, say, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table
     from hflray.sweep.results import new_folder
@@ -162,7 +154,8 @@ def command(
     if verbose:
         logging.getLogger("hflray").setLevel(logging.INFO)
     if listing:
-        _list(console)
+        for path in sweep_files():
+            say(console, f"{path.stem:24} {load_sweep(path).description}")
         return
     refuse_secret(storage or "", "--storage", IN_AWS)
     refuse_secret(address or "", "--address", IN_RAY)
@@ -212,29 +205,21 @@ def command(
         console.print(_trials_table(folder.file, trials))
     if not quiet:
         for note in checked.notes:
-            console.print(f"note: {note}", markup=False, highlight=False)
+            console.print(f"note: {note}")
     if dry_run:
-        console.print(estimate(folder.file, trials, checked, len(available_cpus())), markup=False, highlight=False)
+        console.print(estimate(folder.file, trials, checked, len(available_cpus())))
         return
     if resume is None:
-        _name(folder, results)
-    if resume is None and not fresh:
-        folder = _check_unfinished(folder, results)
-    elif resume is not None and not quiet:
-        console.print(f"going on with {folder.path.name}", markup=False, highlight=False)
+        folder = _begin(folder, results, fresh)
+    elif not quiet:
+        console.print(f"going on with {folder.path.name}")
 
     from hflray.tune.driver import run_sweep
 
     going_on = (folder.path / "sweep.json").exists()
     started = time.monotonic()
     outcomes, tracker = run_sweep(
-        folder,
-        trials,
-        checked,
-        console,
-        resume=going_on,
-        require_tracking=require_tracking,
-        quiet=quiet,
+        folder, trials, checked, console, resume=going_on, require_tracking=require_tracking, quiet=quiet
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
     task = find_task(folder.file.task)
@@ -245,16 +230,23 @@ def command(
     _farewell(folder, outcomes, tracker, console)
 
 
-def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
+def _begin(folder: SweepFolder, results: Path, fresh: bool) -> SweepFolder:
     """Return `folder`, or the unfinished sweep of the same name if the user wants to continue it.
 
+    The addresses of the sweep are from now on among those that the user has named.
+
     Raises:
-        ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
+        ConfigError: there is an unfinished sweep, and the user did not choose to continue it or to begin a `fresh` one.
     """
     from hflray.sweep import expand
     from hflray.sweep.results import SweepFolder, changed_texts, unfinished
+    from hflray.tracking import default_uri
+    from hflray.tracking.addresses import named
 
-    path = unfinished(results, folder.file.name)
+    for address in (folder.uri, folder.storage):
+        if address is not None and address != default_uri(results):
+            named(address)
+    path = None if fresh else unfinished(results, folder.file.name)
     if path is None:
         return folder
     previous = SweepFolder.load(path)
@@ -278,16 +270,6 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
         f"name: a sweep '{folder.file.name}' {state} ({path}); "
         f"continue it with --resume {path.name}, or begin anew with --fresh"
     )
-
-
-def _name(folder: SweepFolder, results: Path) -> None:
-    """Keep the addresses of a sweep that begins now among those that the user has named."""
-    from hflray.tracking import default_uri
-    from hflray.tracking.addresses import named
-
-    for address in (folder.uri, folder.storage):
-        if address is not None and address != default_uri(results):
-            named(address)
 
 
 def _saved(name: str, results: Path, tracking_uri: str | None, storage: str | None) -> SweepFolder:
@@ -324,39 +306,32 @@ def _contact(folder: SweepFolder, tracking_uri: str | None, storage: str | None)
 
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
     """Print how to compare the runs, the failures, and how to continue. Raises typer.Exit with the exit code."""
+    from hflray.support.terminal.output import say
     from hflray.sweep.compare import comparison_lines
 
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     if "mlflow" in folder.sinks:
         ids = tracker.run_ids(outcome.name for outcome in outcomes)
         lines = comparison_lines(folder, tracker.experiment_id, ids)
-        if lines:
-            console.print("See the runs in MLflow (charts of the sweep; table and differences):", **plain)
-        else:
-            console.print(
-                f"MLflow has none of the runs; send them: {spoken('sync', 'hflray.tracking sync')} {folder.path}",
-                **plain,
-            )
-        for line in lines:
-            console.print(f"  {line}", **plain)
+        sync = f"{spoken('sync', 'hflray.tracking sync')} {folder.path}"
+        title = "See the runs in MLflow (charts of the sweep; table and differences):"
+        for line in (
+            [title, *(f"  {line}" for line in lines)] if lines else [f"MLflow has none of the runs; send them: {sync}"]
+        ):
+            say(console, line)
     for line in tracker.seen_at():
-        console.print(line, **plain)
-    place = (
-        ""
-        if folder.path.parent == Path("hflray_results").resolve()
-        else f" --results {shlex.quote(str(folder.path.parent))}"
-    )
-    report = spoken("report", "hflray.report")
-    console.print(f"Figures, tables and a page: {report} {folder.path.name}{place}", **plain)
+        say(console, line)
+    parent = folder.path.parent
+    place = "" if parent == Path("hflray_results").resolve() else f" --results {shlex.quote(str(parent))}"
+    say(console, f"Figures, tables and a page: {spoken('report', 'hflray.report')} {folder.path.name}{place}")
     for outcome in outcomes:
         if outcome.stopped:
-            console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **plain)
+            say(console, f"{outcome.name}: stopped early: {outcome.stopped}")
     if not folder.finished:
-        console.print(f"unfinished; go on with: {folder.resume_command}", **plain)
+        say(console, f"unfinished; go on with: {folder.resume_command}")
         raise typer.Exit(INTERRUPTED)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
-        console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **plain)
+        say(console, f"{outcome.name}: failed: {outcome.error}", style="red")
     if failed or tracker.disk_failed or tracker.broken:
         raise typer.Exit(1)
 

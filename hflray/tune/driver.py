@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,10 +22,11 @@ from rich.console import Console
 from hflray.errors import ConfigError, HflrayError, RefusedError, WriteError
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import data_key
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import disk_failure, refuse_links
 from hflray.support.provenance import release
 from hflray.support.ray_private import count_no_callbacks, keep_no_rounds, pass_no_keys
+from hflray.support.reader import read_json
 from hflray.support.store import Store
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
@@ -34,18 +38,18 @@ from hflray.tracking import Journal, Tracker, titles
 from hflray.training import session
 from hflray.training.start import start_ray
 from hflray.tune.callback import SweepCallback
-from hflray.tune.launch import TRIAL, name_of, parameters
+from hflray.tune.launch import TRIAL, Placement, name_of, parameters
 from hflray.tune.live import discoverable
 from hflray.tune.nodes import check_nodes, check_resources
-from hflray.tune.older import adopt_older
-from hflray.tune.placement import Placement
 from hflray.tune.population import Population, standing
-from hflray.tune.search import Halving, Search, drawn
+from hflray.tune.search import Halving, TrialSearch, drawn
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
-from hflray.tune.trial import Sweep, run_trial
+from hflray.tune.trial import SharedSettings, run_trial
 
 START = "start-"  # the name of the folder of a start's Tune, before a number
+# Where a task's checkpoint of hflray 0.1 or 0.2 says after which step it was saved.
+STEP_FILES = {"state/state.json": "round", "training/training.json": "env_steps"}
 
 
 def run_sweep(
@@ -103,7 +107,7 @@ def _run(
     with progress.phase("starting Ray"):
         cpus = start_ray()
         check_nodes(None if folder.storage else folder.path.parent)
-    check_resources(file.tune.cpus_per_trial, cpus)
+    check_resources("tune.cpus_per_trial", "CPU", file.tune.cpus_per_trial, cpus)
     placement = Placement(file, trials, checked)
     with _stored(folder, progress, resume) as storage:
         journal = Journal(folder.path) if storage is None else Journal(folder.path, storage.send, storage.held)
@@ -194,6 +198,29 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
             journal.cut(trial.name, after=0)
 
 
+def adopt_older(folder: SweepFolder, trial: str) -> None:
+    """Save the checkpoints of a trial that hflray 0.1 or 0.2 has begun as those of today, unless it has some already.
+
+    They were Ray Tune's folders ``<sweep>/<trial>/checkpoint_<number>``, and what a task saves has not changed. A
+    folder that names no step, because it is damaged, is left out. The old folders stay.
+
+    Raises:
+        OSError: a checkpoint cannot be written.
+    """
+    checkpoints = Checkpoints(folder.place, trial)
+    older = sorted((folder.path / trial).glob("checkpoint_*"))
+    if older and not checkpoints.rounds():
+        for path in older:
+            for name, key in STEP_FILES.items():
+                with suppress(OSError, ValueError, KeyError, TypeError):
+                    step = int(read_json(path / name, inside=folder.path)[key])
+                    checkpoints.save(step, partial(_copy, path))
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
 def _fit(
     folder: SweepFolder,
     trials: Sequence[Trial],
@@ -223,7 +250,7 @@ def _fit(
         return
     # Every trial uses the kernel measured by the driver, whatever its node. In a cluster, nodes that join later must
     # run the same code. On a single machine this is not checked, because the user may edit the code meanwhile.
-    shared = Sweep(
+    shared = SharedSettings(
         folder.path.name,
         file.model_dump(mode="json", exclude_unset=True),
         folder.place,
@@ -277,7 +304,7 @@ def _tune_config(
     settings = file.tune
     options: dict[str, Any] = {}
     if settings.search is not None:
-        search = Search(file, drawn(journal, file), journal.write)
+        search = TrialSearch(file, drawn(journal, file), journal.write)
         if not search.remaining:
             return {}
         options |= {"search_alg": search, "num_samples": search.remaining, "param_space": {}}

@@ -118,43 +118,34 @@ def _describe_node(probe: str | None) -> dict[str, Any]:
     return {"release": release(), "sees": probe is not None and os.path.exists(probe)}
 
 
-def check_resources(cpus_per_trial: int, cpus: int) -> None:
+def check_resources(setting: str, resource: str, needed: float, available: float) -> None:
     """Check that a trial fits into the cluster, including the machines that its autoscaler may still start.
 
+    Args:
+        setting: the setting that says what a trial needs.
+        resource: ``CPU`` or ``GPU``.
+        needed: how many a trial needs.
+        available: how many Ray has.
+
     Raises:
-        ConfigError: a trial needs more CPUs.
+        ConfigError: a trial needs more.
     """
-    most = max(float(cpus), cpus_to_come(BOOTSTRAP.expanduser(), len(live_nodes())))
-    if cpus_per_trial > most:
+    most = max(available, to_come(BOOTSTRAP.expanduser(), len(live_nodes()), resource))
+    if needed > most:
+        later = f" and may have {most:g} with all machines started" if most > available else ""
+        fix = f"accepted: up to {most:g}; lower it" if most else "set training.device to cpu"
         raise ConfigError(
-            f"tune.cpus_per_trial: a trial needs {cpus_per_trial} CPUs, Ray has {cpus}"
-            + (f" and may have {most:.0f} with all machines started" if most > cpus else "")
-            + f"; accepted: 1 to {most:.0f}; lower it, or add machines (max_workers in the cluster's file)"
+            f"{setting}: a trial needs {needed:g} {resource}s, Ray has {available:g}{later}; {fix}, or add machines "
+            f"with a {resource} (max_workers in the cluster's file)"
         )
 
 
-def check_gpus(gpus_per_trial: float, gpus: float) -> None:
-    """Check the GPUs that a trial reserves in the same way as `check_resources` checks its CPUs."""
-    most = max(gpus, _to_come(BOOTSTRAP.expanduser(), len(live_nodes()), "GPU"))
-    if gpus_per_trial > most:
-        raise ConfigError(
-            f"tune.gpus_per_trial: a trial needs {gpus_per_trial:g} GPUs, Ray has {gpus:g}"
-            + (f" and may have {most:g} with all machines started" if most > gpus else "")
-            + (f"; accepted: up to {most:g}; lower it" if most else "; set training.device to cpu")
-            + ", or add machines with a GPU"
-        )
+def to_come(path: Path, live: int, resource: str) -> float:
+    """Return the CPUs or GPUs of all machines that the cluster file `path` allows, including the head.
 
-
-def cpus_to_come(path: Path, live: int) -> float:
-    """Return the CPUs of all machines that the cluster file `path` allows, including the head.
-
-    The file of an on-premise cluster does not list its machines' CPUs. The result is then infinite while no more nodes
-    are `live` than it allows workers, and 0 afterwards.
+    The file of an on-premise cluster does not list what its machines have. The result is then infinite while no more
+    nodes are `live` than it allows workers, and 0 afterwards.
     """
-    return _to_come(path, live, "CPU")
-
-
-def _to_come(path: Path, live: int, resource: str) -> float:
     try:
         cluster = parse_yaml(read_bytes(path).decode())
         kinds = cluster["available_node_types"]

@@ -208,7 +208,7 @@ def line_of(round: int, donor: str, values: Mapping[str, Any], among: Iterable[s
 
 def _after(trial: Trial, lines: Mapping[int, Mapping[str, Any]], round: int) -> tuple[dict[str, Any], Any]:
     """Return a member's values after the exchange of `round`, and what it had adopted then."""
-    index = max((each for each in lines if each <= round), default=None)
+    index = max((number for number in lines if number <= round), default=None)
     if index is None:
         return trial.values, None
     return dict(lines[index]["values"]), (str(lines[index]["from"]), index)

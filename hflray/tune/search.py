@@ -44,7 +44,7 @@ def figure(settings: SearchConfig, values: dict[str, float]) -> float:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTrial:
     """A trial that a search has drawn.
 
     Attributes:
@@ -69,7 +69,7 @@ class Drawn:
         return self.ending is not None and self.ending.error is not None
 
 
-def drawn(journal: Journal, file: SweepFile) -> list[Drawn]:
+def drawn(journal: Journal, file: SweepFile) -> list[DrawnTrial]:
     """Return the trials of a search by the number of their draw; empty without a search.
 
     Journals of an older hflray have no line of the draw. Their trials are numbered in the order in which they began,
@@ -79,7 +79,7 @@ def drawn(journal: Journal, file: SweepFile) -> list[Drawn]:
     search = file.tune.search
     if search is None:
         return []
-    trials, older = list[Drawn](), list[tuple[float, Drawn]]()
+    trials, older = list[DrawnTrial](), list[tuple[float, DrawnTrial]]()
     for key in journal.run_keys():
         entries = journal.entries(key)
         run, rounds, ending = run_of(key, entries), rounds_of(entries), ending_of(entries)
@@ -89,7 +89,7 @@ def drawn(journal: Journal, file: SweepFile) -> list[Drawn]:
             continue
         values = {name: recorded[name] for name in file.sweep}
         result = figure(search, rounds[-1].values) if rounds and ending is not None and ending.error is None else None
-        trial = Drawn(-1 if line is None else int(line["draw"]), key, values, rounds, ending, result)
+        trial = DrawnTrial(-1 if line is None else int(line["draw"]), key, values, rounds, ending, result)
         if line is not None:
             trials.append(trial)
         else:
@@ -99,7 +99,7 @@ def drawn(journal: Journal, file: SweepFile) -> list[Drawn]:
     return numbered + sorted(trials, key=lambda trial: trial.number)  # a draw comes after all that were known then
 
 
-class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
+class TrialSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
     """Suggests the trials of a search: first those that have begun, then new ones.
 
     A trial that failed is run again after all others that have begun, and until then the search does not know it. In
@@ -114,7 +114,7 @@ class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for
         ConfigError: Optuna is not installed.
     """
 
-    def __init__(self, file: SweepFile, past: Sequence[Drawn], write: Write) -> None:
+    def __init__(self, file: SweepFile, past: Sequence[DrawnTrial], write: Write) -> None:
         super().__init__()
         settings = file.tune.search
         assert settings is not None

@@ -6,7 +6,7 @@ counts as done before the storage has it::
     <storage>/<sweep>/hflray/sweep.json
     <storage>/<sweep>/hflray/journal/<trial>/<epoch>-<offset>   the journal in pieces, named by their offset in bytes
     <storage>/<sweep>/hflray/lease/<epoch>-<uuid>               {"host", "pid", "released"}
-    <storage>/<sweep>/hflray/checkpoints/…                      see `hflray.support.checkpoints`
+    <storage>/<sweep>/hflray/checkpoints/…                      see `hflray.support.checkpoint`
 
 **One writer.** A process that runs the sweep holds a lease with an epoch, a number that grows with each lease. It
 writes the lease again every few seconds. Another process takes the next epoch when the lease is released or has not
@@ -246,11 +246,9 @@ class Storage:
 
     def _look(self) -> None:
         """Raise LeaseLostError if there is a later lease, or one of this epoch with a smaller uuid."""
-        later = [
-            each
-            for each in self._leases()
-            if each[0] > self._lease[0] or (each[0] == self._lease[0] and each < self._lease)
-        ]
+        epoch = self._lease[0]
+        leases = self._leases()
+        later = [lease for lease in leases if lease[0] > epoch or (lease[0] == epoch and lease < self._lease)]
         if later:
             self._lost = f"{self._where}: {self._holder(max(later))} has taken over this sweep"
             raise LeaseLostError(self._lost)

@@ -1,4 +1,8 @@
-"""A trial of a sweep runs a task in a process of Tune, saves its state when that is due, and reports its results."""
+"""A trial of a sweep runs a task in a process of Tune, saves its state when that is due, and reports its results.
+
+A data set is in Ray's object store once for all trials of a sweep and all their actors. A trial distributes its samples
+to devices by an index and does not copy the images.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,38 @@ import platform
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
 from hflray.config import ExperimentConfig
+from hflray.data import Dataset
+from hflray.data.resampled import ResampledParts
 from hflray.errors import HflrayError, RefusedError, WorkerLostError
 from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import Scenario, data_key
 from hflray.support import references
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import disk_failure
-from hflray.support.inputs import Input
+from hflray.support.pinned import Input
 from hflray.support.provenance import differences, release
 from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task
+from hflray.training.job import DeviceData
 from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES
 from hflray.tune.live import LiveTrial
 from hflray.tune.population import score
 from hflray.tune.search import RESULT, figure
-from hflray.tune.shared_data import share
 from hflray.tune.stopping import stop_requested
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SharedSettings:
     """What all trials of a sweep share. It is pickled for each trial, so it is kept small.
 
     Attributes:
@@ -66,8 +76,6 @@ def trial_experiment(
         measured: settings of `training` that the driver has measured, such as the kernel.
         fleets: where the sweep keeps its fleets.
     """
-    import ray
-
     source = datasets.get(data_key(config))
     if source is None:  # the trial needs no data, or its own node loads them
         scenario = Scenario.build(config, fleets=fleets)
@@ -84,7 +92,7 @@ def trial_experiment(
     return Experiment(config, scenario, cpus=cpus, gpus=gpus, settled=settled, keep_actors=sweep.tune.reuse)
 
 
-def run_trial(params: dict[str, Any], shared: Sweep, datasets: dict[Any, Any]) -> None:
+def run_trial(params: dict[str, Any], shared: SharedSettings, datasets: dict[Any, Any]) -> None:
     """Run the trial ``params["trial"]`` (`hflray.tune.launch`). This is the function that Tune calls.
 
     A mistake, also one in a file of the user's own, or a diverged model is reported as a result, ``{"error": …}``,
@@ -151,10 +159,10 @@ def _saved(place: str, start: Mapping[str, Any]) -> Iterator[Saved]:
     from it would leave that round out, so that a checkpoint after the journal's last round is not used. After an
     exchange a member of a population has the state of its donor, until it has saved one of its own.
     """
-    own, adopted = Checkpoints(place, start[NAME]), start.get(ADOPTED)
-    for round in own.rounds():
+    checkpoints, adopted = Checkpoints(place, start[NAME]), start.get(ADOPTED)
+    for round in checkpoints.rounds():
         if (adopted[1] if adopted else 0) < round <= start[LAST]:
-            yield Saved(start[NAME], partial(own.open, round))
+            yield Saved(start[NAME], partial(checkpoints.open, round))
     if adopted:
         donor, round = adopted
         yield Saved(donor, partial(Checkpoints(place, donor).open, round))
@@ -172,3 +180,31 @@ def _entries(result: Result, sweep: SweepFile, saved: bool) -> dict[str, Any]:
     if population is not None:
         entries |= {"changes": list(result.changes), **score(result, population)}
     return entries
+
+
+class SharedData(DeviceData):
+    """Samples that are pickled as a reference to their data set in the object store."""
+
+    source: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fetch_images, (self.source, self.index, self.offsets, self.drawn, self.validation)
+
+
+def share(source: Any, data: DeviceData) -> DeviceData:
+    """Return `data` in a form that is pickled with `source`, the Ray reference to its `Dataset`, instead of images."""
+    shared = SharedData(**{field.name: getattr(data, field.name) for field in fields(data)})
+    object.__setattr__(shared, "source", source)
+    return shared
+
+
+def _fetch_images(
+    source: Any,
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    drawn: ResampledParts | None,
+    validation: NDArray[np.int64],
+) -> DeviceData:
+    d: Dataset = ray.get(source)
+    test, moments = (d.x_test, d.y_test), (d.channel_mean, d.channel_std)
+    return DeviceData(d.x_train, d.y_train, index, offsets, *test, *moments, drawn, validation)

@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from hflray.world.availability import Availability
-from hflray.world.fate import fates
-from hflray.world.outlook import Outlook
-from hflray.world.world import World
+from hflray.world.faults import fates
+from hflray.world.world import Outlook, World
 
 __all__ = ["Availability", "Outlook", "World", "fates"]

@@ -1,6 +1,6 @@
 """Availability: which devices answer when a round is planned.
 
-A device that answers stays for the round; `hflray.world.dropout` lets devices vanish during one.
+A device that answers stays for the round; `hflray.world.faults.Dropout` lets devices vanish during one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from hflray.config.options import between, positive
 from hflray.errors import ConfigError
 from hflray.support.arrays import BoolArray
+from hflray.support.contract import Contract
 from hflray.world.draws import Draws
-from hflray.world.part import Part
-from hflray.world.spells import Spells
+from hflray.world.part import Part, Spells
 from hflray.world.trace import Switches, Trace
 
 DAY_S = 86_400.0
@@ -81,7 +81,29 @@ class Bernoulli(Availability):
         return np.asarray(drawn < self.probability)
 
 
-class Markov(Availability):
+class _Switched(Availability):
+    """Devices that are there and away in turn, as the members of `group` are up and down."""
+
+    group: Spells | Switches
+
+    def advance(self, clock_s: float) -> None:
+        """Move the group on."""
+        self.group.advance(clock_s)
+
+    def available(self, round_index: int, clock_s: float) -> BoolArray:
+        """Return whether each device is there, (N,)."""
+        return self.group.up.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the group."""
+        return self.group.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of the group. Raises ConfigError: it is of another world or trace, or damaged."""
+        self.group.load_state_dict(state)
+
+
+class Markov(_Switched):
     """Each device is there and away in turn, each time for an exponential time.
 
     The share of time that a device is there is mean_on_s / (mean_on_s + mean_off_s), from the start on.
@@ -95,26 +117,10 @@ class Markov(Availability):
     def __init__(self, *, num_devices: int, seed: int, mean_on_s: float, mean_off_s: float) -> None:
         super().__init__(num_devices=num_devices, seed=seed)
         on_s, off_s = positive(f"{OPTIONS}.mean_on_s", mean_on_s), positive(f"{OPTIONS}.mean_off_s", mean_off_s)
-        self.spells = Spells(seed, "availability/spells", num_devices, on_s, off_s)
-
-    def advance(self, clock_s: float) -> None:
-        """Move the spells on."""
-        self.spells.advance(clock_s)
-
-    def available(self, round_index: int, clock_s: float) -> BoolArray:
-        """Return whether each device is there, (N,)."""
-        return self.spells.up.copy()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the spells."""
-        return self.spells.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of the spells. Raises ConfigError as `Part.load_state_dict` does."""
-        self.spells.load_state_dict(state)
+        self.group = Spells(seed, "availability/spells", num_devices, on_s, off_s)
 
 
-class FromTrace(Availability):
+class AvailabilityTrace(_Switched):
     """Each device is there and away as a trace says, with columns ``time_s,device,available``.
 
     A device is there until its first line, and always if it has none.
@@ -138,28 +144,12 @@ class FromTrace(Availability):
                 f"{OPTIONS}.repeat_s: got {repeat_s:.15g}; accepted: more than {last_s:.15g}, the last time of {path}; "
                 "raise it"
             )
-        self.switches = Switches(trace, "available", num_devices, repeat_s)
-        if self.switches.ends_off().all() and (repeat_s is None or not trace.values["available"].any()):
+        self.group = switches = Switches(trace, "available", num_devices, repeat_s)
+        if switches.ends_off().all() and (repeat_s is None or not trace.values["available"].any()):
             raise ConfigError(
                 f"{setting}: {path} leaves every device away for ever after its last line, so nobody is available; set "
                 "repeat_s, or add a line"
             )
-
-    def advance(self, clock_s: float) -> None:
-        """Take the lines until `clock_s`."""
-        self.switches.advance(clock_s)
-
-    def available(self, round_index: int, clock_s: float) -> BoolArray:
-        """Return whether each device is there, (N,)."""
-        return self.switches.up.copy()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the checksum of the trace."""
-        return self.switches.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Check the trace. Raises ConfigError as `Switches.load_state_dict` does."""
-        self.switches.load_state_dict(state)
 
 
 class Diurnal(Availability):
@@ -197,3 +187,10 @@ class Diurnal(Availability):
         """Return whether each device answers, (N,)."""
         probability = self.mean + self.amplitude * np.sin(2 * np.pi * (clock_s / self.period_s + self.phase))
         return np.asarray(self.draws.uniform(round_index, np.arange(self.num_devices)) < probability)
+
+
+def checked_answers(availability: Availability, name: str, round_index: int, clock_s: float, count: int) -> BoolArray:
+    """Return which of N = `count` devices answer, (N,). Raises ConfigError: the part returned something else."""
+    accepted = f"a boolean for each of {count} devices, of shape ({count},), and no indices"
+    contract = Contract.of("world.availability.name", name, accepted, "mend its method available")
+    return contract.array(availability.available(round_index, clock_s), (count,), "b")

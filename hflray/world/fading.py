@@ -1,6 +1,11 @@
 """Fading: the power gain of a link varies about its mean, because signals arrive over several paths.
 
-A law gives the factor on the power gain, whose mean is 1. `hflray.world.uplink` says how long uploads then take.
+A law gives the factor on the power gain, whose mean is 1.
+
+`faded_upload_s` says how long an upload of z bits then takes. The rate of device n is b log2(1 + x Y / b) with the
+factor x and Y = ḡ p / N_0. The factor is drawn anew for each block of coherent time until z bits are through. Without
+a coherence time there is one draw for each upload. Under Rayleigh fading the mean of such an upload's time is infinite,
+so it needs a deadline (`clock.edge`).
 """
 
 from __future__ import annotations
@@ -11,9 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.config.options import between
+from hflray.cost import Schedule, rate_bps, upload_delay_s
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray
+from hflray.support.contract import ABOVE_0, Contract
 from hflray.world.draws import Draws
 
+TRIED = 1000  # devices whose factors are drawn in a trial
+AT_ONCE = 200_000  # most factors after which bits are counted anew
+STRIP = 12_000  # factors drawn at once, so few that their arrays stay in a cache
+MOST_BLOCKS = 1e6  # blocks of the longest upload as planned
 MOST_DB = 60.0  # a factor above it is 1 to within a thousandth
 
 
@@ -83,3 +96,97 @@ class Rician(Fading):
         real = self._sight + self._spread * self.draws.normal(*indices)
         imaginary = self._spread * self._other.normal(*indices)
         return np.asarray(real * real + imaginary * imaginary)
+
+
+class CheckedFading(Fading):
+    """A law of fading whose factors are checked.
+
+    Args:
+        law: the law.
+        name: its name or reference.
+
+    Raises:
+        ConfigError: it does not return factors above 0; or, in `try_out`, other factors for the same indices.
+    """
+
+    def __init__(self, law: Fading, name: str) -> None:
+        accepted = "factors on the power gain, finite and above 0 (linear and not in dB), in the shape of the indices"
+        self._law, self._contract = law, Contract.of("world.fading.name", name, accepted, "mend its method factor")
+
+    def try_out(self) -> None:
+        """Draw some factors twice."""
+        indices = (1, np.arange(TRIED)[:, None], 0, np.arange(2))
+        if not np.array_equal(self.factor(*indices), self.factor(*indices)):
+            raise self._contract.error("other factors for the same indices (they are functions of the indices alone)")
+
+    def factor(self, *indices: ArrayLike) -> FloatArray:
+        """See `Fading.factor`."""
+        shape = np.broadcast_shapes(*(np.shape(index) for index in indices))
+        return self._contract.array(self._law.factor(*indices), shape, "f", ABOVE_0)
+
+
+def faded_upload_s(
+    fading: Fading,
+    coherence_s: float | None,
+    round_index: int,
+    iterations: range,
+    model_bits: float,
+    fleet: Fleet,
+    schedule: Schedule,
+    bandwidth_hz: FloatArray,
+) -> FloatArray:
+    """Return how long each upload of some edge iterations of a round takes, (n, H), s.
+
+    Args:
+        fading: the law of the factors.
+        coherence_s: the time for which a factor holds, s; None: each upload has one factor.
+        round_index: i, from 1.
+        iterations: numbers of the n edge iterations; those of a whole round are ``range(Q)``.
+        model_bits: z, bits.
+        fleet: the links without fading.
+        schedule: the scheduled devices and the edge of each, (H,).
+        bandwidth_hz: b_n of each, (H,), Hz.
+
+    Raises:
+        ConfigError: an upload takes more than a million blocks as planned.
+    """
+    devices, edges = schedule
+    gain, power_w, noise = fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz
+    iteration = np.array(iterations)[:, None]
+    if coherence_s is None:
+        factor = fading.factor(round_index, devices, edges, iteration)
+        return upload_delay_s(model_bits, rate_bps(bandwidth_hz, gain * factor, power_w, noise))
+    longest_s = float(upload_delay_s(model_bits, rate_bps(bandwidth_hz, gain, power_w, noise)).max(initial=0.0))
+    if longest_s > MOST_BLOCKS * coherence_s:
+        raise ConfigError(
+            f"world.fading.coherence_s: got {coherence_s:g}; an upload of {longest_s:,.0f} s in round {round_index} "
+            f"would take more than a million draws; accepted: at least {longest_s / MOST_BLOCKS:g}; raise it"
+        )
+
+    planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
+    # Each element of these arrays is an upload that is not through yet.
+    q, h = (index.ravel() for index in np.indices((len(iterations), len(devices))))
+    left_bits, upload_s = np.full(len(q), model_bits), np.zeros((len(iterations), len(devices)))
+    done = 0  # blocks
+    while len(q):
+        # The bits that are left are rounded once for so many blocks. These are sent in strips, and each strip has only
+        # the uploads that are not through, because most uploads need far fewer blocks than the longest one.
+        end = done + max(1, min(planned_blocks, AT_ONCE // len(q)))
+        sent_bits = np.zeros(len(q))
+        while done < end and len(q):
+            count = min(end - done, max(1, STRIP // len(q)))
+            blocks = np.arange(done, done + count)
+            factor = fading.factor(round_index, devices[h, None], edges[h, None], iteration[q], blocks)
+            rate = rate_bps(bandwidth_hz[h, None], gain[h, None] * factor, power_w[h, None], noise)
+            sent = rate * coherence_s
+            sent[:, 0] += sent_bits
+            np.cumsum(sent, axis=1, out=sent)
+            last = np.minimum((sent < left_bits[:, None]).sum(axis=1), count - 1)  # the block that completes the upload
+            row = np.arange(len(q))
+            sent_last, rate_last = sent[row, last], rate[row, last]
+            on = sent_last < left_bits
+            rest_s = np.clip((left_bits - (sent_last - rate_last * coherence_s)) / rate_last, 0.0, coherence_s)
+            upload_s[q, h] = np.where(on, 0.0, (done + last) * coherence_s + rest_s)
+            q, h, left_bits, sent_bits, done = q[on], h[on], left_bits[on], sent[on, -1], done + count
+        left_bits = left_bits - sent_bits
+    return upload_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +19,7 @@ from hflray.fleet.links import DENSE_LINKS
 from hflray.fleet.random import gain_of_rate
 from hflray.support.arrays import FloatArray
 from hflray.support.checksum import digest
-from hflray.support.reader import read_bytes
-from hflray.support.tables import match, read_table
-from hflray.support.text import one_line
+from hflray.support.tables import match, open_table
 from hflray.world.fading import Fading
 from hflray.world.part import Part
 from hflray.world.trace import check_digest
@@ -51,15 +48,7 @@ class LinkTrace(Fading, Part):
                 f"world.fading.name: got trace with {fleet.num_devices:,} devices and {fleet.num_edges:,} edges; "
                 f"accepted: up to {DENSE_LINKS:,} links; take a smaller fleet"
             )
-        if not isinstance(path, str) or not path:
-            raise ConfigError(f"{SETTING}: got {path!r}; accepted: the path of a CSV or Parquet file; correct it")
-        try:
-            content = read_bytes(path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{SETTING}: {one_line(path)} cannot be read ({error}); give the path of a file"
-            ) from error
-        table = read_table(f"{SETTING}: {Path(path).name}", path, content)
+        table, content = open_table(SETTING, path)
         columns, _ = match(table, ("time_s", "device", "edge", *VALUES), {})
         for name in ("time_s", "device", "edge"):
             if name not in columns:
@@ -71,18 +60,13 @@ class LinkTrace(Fading, Part):
             raise ConfigError(
                 f"{table.name}: has {' and '.join(kinds) or 'neither gain_db nor mbps'}; accepted: one of them"
             )
-        time_s = table.numbers(columns["time_s"], 0.0)
+        time_s = table.filled(columns["time_s"], 0.0)
         names = fleet.device_names or tuple(map(str, range(fleet.num_devices)))
         devices = table.indices(columns["device"], names, "no device")
         names = fleet.edge_names or tuple(map(str, range(fleet.num_edges)))
         edges = table.indices(columns["edge"], names, "no edge")
         least, most, above = VALUES[kinds[0]]
-        values = table.numbers(columns[kinds[0]], least, most, above)
-        for name, numbers in (("time_s", time_s), (kinds[0], values)):
-            if len(empty := np.flatnonzero(np.isnan(numbers))):
-                raise table.error(
-                    int(empty[0]), columns[name], "is empty; accepted: a number; fill it, or remove the row"
-                )
+        values = table.filled(columns[kinds[0]], least, most, above)
         if len(back := np.flatnonzero(np.diff(time_s) < 0)):
             raise table.error(int(back[0]) + 1, columns["time_s"], "is before the row above it; sort the rows by time")
         if kinds[0] == "gain_db":

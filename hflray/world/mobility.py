@@ -1,7 +1,8 @@
 """Mobility: where devices are at the simulated clock.
 
 Time passes in slots of `slot_s` seconds, and positions are those of the last whole slot. Paths are functions of the
-seed, the device and the slot, so that they do not depend on when one looks.
+seed, the device and the slot, so that they do not depend on when one looks. The shadowing of moving devices is a field
+of their positions (`ShadowField`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import ArrayLike
 from hflray.config.options import between, positive
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.contract import Contract
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 from hflray.world.trace import Trace, check_digest
@@ -27,6 +29,8 @@ AT_ONCE = 500_000  # random numbers drawn at once
 MOST_SLOTS = 10_000_000  # between two moments at which one looks; drawing them takes minutes
 MOST_MOVED = 100_000  # devices that all move in each slot; of more, those move that somebody looks at
 MEAN_LEG = (2 + math.sqrt(2) + 5 * math.log(1 + math.sqrt(2))) / 15  # mean distance of two points of a unit square
+WAVES = 16  # K; the fourth moment is 3 − 1.5/K times the variance squared
+MOST_WAVES = 100_000  # largest number of waves that are kept
 
 
 class Mobility(Part, ABC):
@@ -121,7 +125,7 @@ class Static(Mobility):
         """Do nothing."""
 
 
-class FromTrace(Mobility):
+class MobilityTrace(Mobility):
     """Devices go straight from one place of a trace to the next, with columns ``time_s,device,x_m,y_m``.
 
     Until its first line a device is at that line's place, from its last line on it stays, and without lines it is where
@@ -242,22 +246,23 @@ class RandomWaypoint(Mobility):
         while (over := np.flatnonzero(self.end_s + self.pause_s <= now_s)).size:
             self.leg[over] += 1
             self.from_m[over] = self.to_m[over]
-            self.to_m[over] = self.area_m * self._uniform_points(over, self.leg[over])
-            low, high = self._speeds
-            speed = low + (high - low) * self._speed.uniform(over, self.leg[over])
-            self.start_s[over] = self.end_s[over] + self.pause_s
-            leg_m = np.linalg.norm(self.to_m[over] - self.from_m[over], axis=1)
-            self.end_s[over] = self.start_s[over] + leg_m / speed
+            self._begin_legs(over, self.end_s[over] + self.pause_s)
         self._place(now_s)
 
     def start_at(self, position_m: FloatArray) -> None:
         """Let each device begin at a place, (N, 2), m, with a leg to a point; the law is not stationary then."""
-        devices, (low, high) = np.arange(len(position_m)), self._speeds
-        self.from_m, self.to_m = np.array(position_m), self.area_m * self._uniform_points(devices, 0)
-        speed = low + (high - low) * self._speed.uniform(devices, 0)
-        self.start_s = np.zeros(len(devices))
-        self.end_s = np.linalg.norm(self.to_m - self.from_m, axis=1) / speed
+        self.from_m = np.array(position_m)
+        self._begin_legs(np.arange(len(position_m)), np.zeros(len(position_m)))
         self._place(0.0)
+
+    def _begin_legs(self, devices: IntArray, start_s: FloatArray) -> None:
+        """Let devices begin the legs of their numbers from where they are, (n,) each."""
+        low, high = self._speeds
+        self.to_m[devices] = self.area_m * self._uniform_points(devices, self.leg[devices])
+        speed = low + (high - low) * self._speed.uniform(devices, self.leg[devices])
+        self.start_s[devices] = start_s
+        leg_m = np.linalg.norm(self.to_m[devices] - self.from_m[devices], axis=1)
+        self.end_s[devices] = start_s + leg_m / speed
 
     def _place(self, now_s: float) -> None:
         lasts_s = self.end_s - self.start_s
@@ -364,3 +369,82 @@ class GaussMarkov(Mobility):
             )  # fmt: skip
         self.position_m[devices] = position_m.reshape(-1, 2)
         self.velocity_m_per_s[devices] = velocity_m_per_s.reshape(-1, 2)
+
+
+class CheckedPlaces:
+    """Where devices are, checked.
+
+    Args:
+        name: the name or reference of the motion.
+        count: N.
+        area_m: side of the area, m.
+    """
+
+    def __init__(self, name: str, count: int, area_m: float) -> None:
+        accepted = f"finite coordinates from 0 to {area_m:g} m, the area, as an array of shape ({count}, 2)"
+        self._contract = Contract.of("world.mobility.name", name, accepted, "mend what it sets position_m to")
+        self._shape, self._area_m, self._slack_m = (count, 2), area_m, 1e-9 * area_m
+
+    def all(self, mobility: Mobility) -> FloatArray | Places:
+        """Return the places of all devices, (N, 2), m, or what looks them up."""
+        places = mobility.places()
+        if isinstance(places, Places) and places.shape == self._shape:
+            return places
+        return self._contract.array(places, self._shape, "f", -self._slack_m, self._area_m + self._slack_m)
+
+    def at(self, mobility: Mobility, devices: ArrayLike) -> FloatArray:
+        """Return the places of some devices, (n, 2), m."""
+        shape = (np.size(devices), 2)
+        return self._contract.array(
+            mobility.at(devices), shape, "f", -self._slack_m, self._area_m + self._slack_m, f" for {shape[0]} devices"
+        )
+
+
+class ShadowField:
+    """The shadowing of every link, in units of its standard deviation: a Gaussian field of the device's position.
+
+    A field is a sum of plane waves, √(2/K) Σ cos(w_k · x + φ_k), with random phases φ_k. The wave vectors w_k are drawn
+    from the spectral density of the correlation exp(−Δ/ℓ) in the plane, whose length |w| exceeds r with probability
+    1/√(1 + r²ℓ²) and whose direction is uniform. Over the links the mean is 0, the variance is 1 and the correlation at
+    distance Δ is exp(−Δ/ℓ) (Gudmundson: "Correlation model for shadow fading in mobile radio systems", 1991).
+
+    Args:
+        seed: the experiment's root seed.
+        correlation_m: ℓ, the distance at which the correlation is 1/e, m.
+    """
+
+    def __init__(self, seed: int, correlation_m: float) -> None:
+        self.correlation_m, self._draws = correlation_m, Draws(seed, "shadowing")
+        nothing = np.zeros(0)
+        self._kept: tuple[object, tuple[FloatArray, FloatArray, FloatArray]] = (None, (nothing, nothing, nothing))
+
+    def __call__(self, devices: ArrayLike, edges: ArrayLike, position_m: FloatArray) -> FloatArray:
+        """Return the field of links at positions.
+
+        Args:
+            devices, edges: numbers of devices and edges when the fleet was drawn, of shapes that broadcast.
+            position_m: positions of these devices, with a last axis of 2, m.
+        """
+        x_per_m, y_per_m, phase = self._waves(np.asarray(devices), np.asarray(edges))
+        waves = np.cos(x_per_m * position_m[..., 0, None] + y_per_m * position_m[..., 1, None] + phase)
+        return np.asarray(np.sqrt(2 / WAVES) * waves.sum(axis=-1))
+
+    def _waves(self, devices: IntArray, edges: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the components of the wave vectors, 1/m, and the phases of links, with a last axis of K.
+
+        The last ones are kept, because a small fleet needs the same links in each round.
+        """
+        key = devices.shape, devices.tobytes(), edges.tobytes()
+        if key == self._kept[0]:
+            return self._kept[1]
+        bits = self._draws.bits(devices[..., None], edges[..., None], np.arange(WAVES))
+        # 21 bits each of the wave's length, direction and phase
+        length, direction, phase = (
+            ((bits >> np.uint64(shift) & np.uint64(2**21 - 1)) + 0.5) * 2.0**-21 for shift in (43, 22, 1)
+        )
+        per_m, angle = np.sqrt(length**-2 - 1) / self.correlation_m, 2 * np.pi * direction
+        phase_rad: FloatArray = np.asarray(2 * np.pi * phase, dtype=np.float64)
+        waves = per_m * np.cos(angle), per_m * np.sin(angle), phase_rad
+        if bits.size <= MOST_WAVES:
+            self._kept = key, waves
+        return waves

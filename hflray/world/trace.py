@@ -1,14 +1,13 @@
-"""Traces: what happened elsewhere, from a CSV file with named columns, checked as a whole when it is read.
+"""Traces: what happened elsewhere, from a CSV or Parquet file with named columns, checked as a whole when it is read.
 
 The first line names the columns; the unit is part of the name. The other lines are in the order of their times.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 
 from hflray.errors import ConfigError
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.reader import MOST_BYTES, read_bytes
+from hflray.support.tables import open_table
 from hflray.support.text import one_line
 from hflray.world.part import Part
-
-TRUTHS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,59 +53,24 @@ class Trace:
         Raises:
             ConfigError: the file cannot be read, or a line is wrong; the message names the line.
         """
-        if not isinstance(path, str) or not path:
-            raise ConfigError(f"{setting}: got {path!r}; accepted: the path of a CSV file; correct it")
-
-        def refuse(line: int, reason: str) -> ConfigError:
-            return ConfigError(f"{setting}: {path}, line {line}: {reason}; correct the line")
-
-        try:
-            content = read_bytes(path, MOST_BYTES)
-            lines = content.decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            line = 1 + error.object.count(b"\n", 0, error.start)
-            raise refuse(line, f"a byte is no text of UTF-8 ({error.reason})") from error
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{setting}: {path} cannot be read ({error}); give the path of a CSV file") from error
-
+        table, content = open_table(setting, path)
         names = ["time_s", member, *columns]
-
-        def cells_of(line: int) -> list[str]:
-            # Each line is read alone, because an open quote would join it with those that follow.
-            try:
-                return [cell.strip() for cell in next(csv.reader([lines[line - 1]], strict=True), [])]
-            except csv.Error as error:
-                raise refuse(line, f"it cannot be split into cells ({error})") from error
-
-        head = cells_of(1) if lines else []
-        if sorted(head) != sorted(names):
-            columns_found = _shown(",".join(head)) if head else "missing"
-            raise refuse(1, f"the columns are {columns_found}; accepted: {','.join(names)}")
-        readers: dict[str, Callable[[str], float]] = {"time_s": _time, member: _index(member, count)}
-        readers |= {name: _truth if truth else _finite for name, truth in columns.items()}
-        rows, numbers = list[list[float]](), list[int]()
-        for line in range(2, len(lines) + 1):
-            cells = cells_of(line)
-            if not cells:
-                continue
-            if len(cells) != len(head):
-                raise refuse(line, f"got {len(cells)} cells; accepted: {len(head)}")
-            try:
-                by_name = {name: readers[name](cell) for name, cell in zip(head, cells, strict=True)}
-            except ValueError as error:
-                raise refuse(line, str(error)) from None
-            if rows and by_name["time_s"] < rows[-1][0]:
-                raise refuse(line, f"time_s is {by_name['time_s']:.15g} after {rows[-1][0]:.15g}; times run backwards")
-            rows.append([by_name[name] for name in names])
-            numbers.append(line)
-        if not rows:
-            raise ConfigError(f"{setting}: {path} has no lines below its first; accepted: at least one")
-        table = np.array(rows, dtype=np.float64).T
+        if sorted(table.columns) != sorted(names):
+            raise ConfigError(
+                f"{table.name}, row 1: the columns are {one_line(','.join(table.columns))[:80]}; accepted: "
+                f"{','.join(names)}; correct the line"
+            )
+        time_s = table.filled("time_s", 0.0)
+        if len(back := np.flatnonzero(np.diff(time_s) < 0)):
+            raise table.error(int(back[0]) + 1, "time_s", "is before the row above it; sort the rows by time")
         return cls(
-            time_s=table[0],
-            member=table[1].astype(np.intp),
-            values={name: table[2 + i] for i, name in enumerate(columns)},
-            line=np.array(numbers),
+            time_s=time_s,
+            member=table.indices(member, tuple(map(str, range(count))), f"no {member} of 0 to {count - 1}"),
+            values={
+                name: table.truths(name).astype(np.float64) if is_truth else table.filled(name)
+                for name, is_truth in columns.items()
+            },
+            line=np.array([table.row(row) for row in range(len(table))]),
             digest=np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8),
         )
 
@@ -194,41 +156,3 @@ def check_digest(digest: NDArray[np.uint8], state: Mapping[str, Any]) -> None:
             "state: it was made with another trace than the world has now; resume with the trace of the run's start, "
             "or start anew"
         )
-
-
-def _shown(cell: str) -> str:
-    """Return a cell as messages show it: one line of at most 80 characters."""
-    return one_line(cell if len(cell) <= 80 else f"{cell[:77]}...")
-
-
-def _finite(cell: str) -> float:
-    try:
-        number = float(cell)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"got '{_shown(cell)}'; accepted: a number")
-    return number
-
-
-def _time(cell: str) -> float:
-    number = _finite(cell)
-    if number < 0:
-        raise ValueError(f"time_s is {_shown(cell)}; accepted: at least 0")
-    return number
-
-
-def _truth(cell: str) -> float:
-    if cell.lower() not in TRUTHS:
-        raise ValueError(f"got '{_shown(cell)}'; accepted: 0 or 1")
-    return TRUTHS[cell.lower()]
-
-
-def _index(name: str, count: int) -> Callable[[str], float]:
-    def read(cell: str) -> float:
-        # The number of digits is compared first, because Python refuses to read thousands of them.
-        if not cell.isdecimal() or len(cell.lstrip("0")) > len(str(count)) or int(cell) >= count:
-            raise ValueError(f"{name} {_shown(cell)} does not exist; accepted: 0 to {count - 1}")
-        return float(cell)
-
-    return read

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -23,23 +23,45 @@ from hflray.config.clock import SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.contract import is_ours
 from hflray.support.references import spoken
-from hflray.support.returned import is_ours
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
-from hflray.world.availability import Availability
+from hflray.world.availability import Availability, checked_answers
 from hflray.world.battery import Battery
-from hflray.world.dropout import Dropout
-from hflray.world.edge_failure import edge_failure
-from hflray.world.fading import Fading
-from hflray.world.jitter import Jitter
+from hflray.world.fading import CheckedFading, Fading, faded_upload_s
+from hflray.world.faults import Dropout, Jitter, edge_failure
 from hflray.world.link_trace import LinkTrace
-from hflray.world.mobility import Mobility, Places, RandomWaypoint
-from hflray.world.outlook import Outlook
-from hflray.world.part import Part
-from hflray.world.returned import CheckedFading, CheckedPlaces, checked_answers, try_part
-from hflray.world.shadowing import ShadowField
-from hflray.world.uplink import faded_upload_s
+from hflray.world.mobility import CheckedPlaces, Mobility, Places, RandomWaypoint, ShadowField
+from hflray.world.part import Part, try_part
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """The world at the planning of a round.
+
+    Attributes:
+        round: i, from 1.
+        clock_s: simulated seconds since the start of the first round.
+        fleet: the devices, links and edges as far as they are known.
+        answers: whether a device answers, (N,).
+        available: whether it answers and has enough charge, (N,).
+        edges_up: whether an edge works, (M,).
+        battery_j: charge of each device, (N,), J; infinity without batteries.
+    """
+
+    round: int
+    clock_s: float
+    fleet: Fleet
+    answers: BoolArray
+    available: BoolArray
+    edges_up: BoolArray
+    battery_j: FloatArray
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the round is empty, because no device is available or no edge works."""
+        return not (self.available.any() and self.edges_up.any())
 
 
 class World:
@@ -62,9 +84,9 @@ class World:
         self._num_devices = fleet.num_devices
         self._places: CheckedPlaces | None = None  # of a motion of the user's own
         self.is_on = self.config.is_on
-        own = {"num_devices": fleet.num_devices, "seed": config.seed}
+        arguments: dict[str, Any] = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
-        self.availability: Availability = registry.build("availability", section.name, own, **section.options)
+        self.availability: Availability = registry.build("availability", section.name, arguments, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
@@ -94,11 +116,11 @@ class World:
     def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
         """Return the motion of the devices; None if they stay."""
         section = self.config.mobility
-        own = {
+        arguments = {
             "seed": config.seed, "position_m": fleet.position_m, "area_m": config.fleet.area_m,
             "slot_s": section.slot_s,
         }  # fmt: skip
-        mobility: Mobility = registry.build("mobility", section.name, own, **section.options)
+        mobility: Mobility = registry.build("mobility", section.name, arguments, **section.options)
         if section.name == "static":
             return None
         if isinstance(mobility, RandomWaypoint) and fleet.is_placed:
@@ -252,23 +274,26 @@ class World:
         """
         fleet, (devices, edges) = outlook.fleet, schedule
         edge, hops, ends = int(edges[0]), Hops.of(fleet, work), self.ends(outlook, devices)
-        one = slice(edge, edge + 1)
+        alone = slice(edge, edge + 1)
         ends = replace(
-            ends, vanish_s=ends.vanish_s - begin_s, charge_j=ends.charge_j - spent_j, fail_s=ends.fail_s[one] - begin_s
+            ends,
+            vanish_s=ends.vanish_s - begin_s,
+            charge_j=ends.charge_j - spent_j,
+            fail_s=ends.fail_s[alone] - begin_s,
         )
         if ends.fail_s[0] <= 0 or not ((ends.vanish_s > 0) & (ends.charge_j > 0)).any():
             return None
-        hops = Hops(hops.delay_s[one], hops.energy_j[one], hops.made[one] & outlook.edges_up[one])
+        hops = Hops(hops.delay_s[alone], hops.energy_j[alone], hops.made[alone] & outlook.edges_up[alone])
         iterations = range(first, first + work.edge_iterations)
         durations = self._durations(outlook, work, schedule, allocation, planned, iterations, begin_s)
-        alone = Schedule(devices, np.zeros_like(edges))
+        schedule_alone = Schedule(devices, np.zeros_like(edges))
         samples, planned_s = fleet.samples[devices], [float((planned.compute_s + planned.upload_s).max())]
-        happens = timeline(alone, samples, work, durations, hops, rule=rule, planned_s=planned_s, ends=ends)
+        happens = timeline(schedule_alone, samples, work, durations, hops, rule=rule, planned_s=planned_s, ends=ends)
         if happens.participates.any() or not happens.reached[0]:
             return happens
         # Nothing counts, so nothing is sent.
         none = Hops.none(1)
-        return timeline(alone, samples, work, durations, none, rule=rule, planned_s=planned_s, ends=ends)
+        return timeline(schedule_alone, samples, work, durations, none, rule=rule, planned_s=planned_s, ends=ends)
 
     def _durations(
         self,

@@ -1,13 +1,15 @@
-"""All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list|peers]`.
+"""All benchmarks: `python -m tests.benchmarks [run|check|keep|list|peers|measure]`.
 
-run    measures the tables that are missing at this commit, each benchmark in its own process with a time limit, and
-       writes hflray_results/bench/CPU.json; a benchmark that fails is stored as failed, and the others continue
-check  names the ratios of that file that are more than 10 % below those of tests/benchmarks/results/CPU.json (exit
-       code 1; 2 if nothing could be compared)
-keep   copies that file to tests/benchmarks/results as the file of this CPU, to be committed
-list   names the benchmarks and their tables
-peers  makes the environments of Flower and pfl-research that are missing (exit code 1 if one cannot be made: then its
-       rows are not measured); `make bench` begins with it, so that no installation disturbs a measurement
+run      measures the tables that are missing at this commit, each benchmark in its own process with a time limit, and
+         writes hflray_results/bench/CPU.json; a benchmark that fails is stored as failed, and the others continue
+check    names the ratios of that file that are more than 10 % below those of tests/benchmarks/results/CPU.json (exit
+         code 1; 2 if nothing could be compared)
+keep     copies that file to tests/benchmarks/results as the file of this CPU, to be committed
+list     names the benchmarks, their tables and their settings
+peers    makes the environments of Flower and pfl-research that are missing (exit code 1 if one cannot be made: then its
+         rows are not measured); `make bench` begins with it, so that no installation disturbs a measurement
+measure  prints the tables of the benchmarks of --only in this process and stores nothing; --set changes a setting, such
+         as `measure --only training --set model=resnet8`
 
 If two processes of a bare loop do less than 1.5 times the work of one, parallel tables are not measured.
 """
@@ -15,6 +17,7 @@ If two processes of a bare loop do less than 1.5 times the work of one, parallel
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -23,16 +26,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
+import yaml
 
+from hflray.support.provenance import git_commit
 from hflray.training.machine import available_cpus
 from tests.benchmarks._bare import scaling
-from tests.benchmarks._report import cpu_name
-from tests.benchmarks._results import KEPT, Results, compare, slug
+from tests.benchmarks._report import Table, cpu_name, publish
+from tests.benchmarks._results import KEPT, Results, compare, machine, slug
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,81 +49,88 @@ class Benchmark:
 
     Attributes:
         name: name for ``--only`` and the log.
-        command: file in this folder, and its arguments.
+        call: module of this package and its function, which returns a `Table` or yields several.
         keys: keys of all its tables.
+        settings: arguments of the function.
+        quick: other arguments with ``--quick``: small sizes, which show whether it runs, not how fast it is.
         limit_s: time after which it is ended, s; tables that are missing then have failed.
         parallel: whether several of its processes or threads work at the same time.
     """
 
     name: str
-    command: tuple[str, ...]
+    call: str
     keys: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
     limit_s: float = 1800.0
-    parallel: bool = True
+    parallel: bool = False
+
+    def tables(self, quick: bool, changed: Mapping[str, Any]) -> Iterator[Table]:
+        """Measure, and yield each table as soon as it is measured."""
+        module, _, function = self.call.partition(":")
+        settings = {**self.settings, **(self.quick if quick else {}), **changed}
+        found = getattr(importlib.import_module(f"tests.benchmarks.{module}"), function)(**settings)
+        yield from [found] if isinstance(found, Table) else found
 
 
 def _training(key: str, *more: str) -> tuple[str, ...]:
     return tuple(f"{key}/{name}" for name in ("setting", "equal work", "L = 5", "L = 1", *more))
 
 
+SHORT_TRAINING = {"repeats": 2, "devices": 10}
+SPEED = {"edges": 20, "repeats": 2, "batch": 1000}
 BENCHMARKS = (
-    Benchmark("allocation-first", ("allocation.py", "--only", "first"), ("allocation/first call",), 600, False),
-    Benchmark("allocation-one", ("allocation.py", "--only", "one"), ("allocation/one thread",), parallel=False),
-    Benchmark("allocation-two", ("allocation.py", "--only", "two"), ("allocation/two threads",)),
-    Benchmark("allocation-hard", ("allocation.py", "--only", "hard"), ("allocation/hard instances",)),
-    Benchmark("assignment", ("assignment.py",), ("assignment/assigners", "assignment/couplings"), parallel=False),
-    Benchmark("generalisation", ("generalisation.py",), ("generalisation/scenarios",), 3600, False),
-    Benchmark("assigner", ("assigner.py",), ("assigner/learning",), parallel=False),
-    Benchmark("decision", ("decision.py",), ("decision/policy",), parallel=False),
-    Benchmark("scale", ("scale.py", "--only", "steps"), ("scale/steps",)),
-    Benchmark("scale-exponents", ("scale.py", "--only", "exponents"), ("scale/exponents",)),
-    Benchmark("million", ("million.py",), ("million/round",)),
-    Benchmark("training-one", ("training.py", "--one-core"), _training("training, one core"), parallel=False),
-    Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
+    Benchmark("allocation-one", "allocation:speed", ("allocation/one thread",), {"threads": 1}, SPEED),
+    Benchmark("allocation-two", "allocation:speed", ("allocation/two threads",), {"threads": 2}, SPEED, parallel=True),
+    Benchmark("generalisation", "generalisation:table", ("generalisation/scenarios",), {}, {"fleets": 4}, 3600),
+    Benchmark("assigner", "assigner:table", ("assigner/learning",), {}, {"seconds": 10, "fleets": 50}),
+    Benchmark("decision", "decision:table", ("decision/policy",), {}, {"fleets": 5}),
+    Benchmark("scale", "scale:steps", ("scale/steps",), {}, {"largest": 10_000}, parallel=True),
+    Benchmark("scale-exponents", "scale:exponents", ("scale/exponents",), {}, {"scale": 0.1}, parallel=True),
     Benchmark(
-        "inside",
-        ("inside.py",),
-        ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"),
-        parallel=False,
+        "million", "million:table", ("million/round",), {}, {"scheduled": 50, "sizes": (100, 5_000)}, parallel=True
     ),
-    Benchmark("clock-rows", ("clock.py", "--only", "rows"), ("clock/rows",), parallel=False),
-    Benchmark("clock-actors", ("clock.py", "--only", "actors"), ("clock/actors",)),
-    Benchmark("step", ("step.py",), ("step/resnet8", "step/gru"), parallel=False),
-    Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
-    Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
     Benchmark(
-        "world", ("world.py", "--devices", "100", "1000000"), ("world/N = 100", "world/N = 1000000"), parallel=False
+        "training-one", "training:tables", _training("training, one core"),
+        {"key": "training, one core", "only": ("bare1", "serial")}, SHORT_TRAINING,
     ),
-    Benchmark("actors-noop", ("actors.py", "--only", "noop"), ("actors/no-op round",)),
-    Benchmark("actors-memory", ("actors.py", "--only", "memory"), ("actors/memory",), parallel=False),
-    Benchmark("actors-clustering", ("actors.py", "--only", "clustering"), ("actors/clustering",)),
-    Benchmark("actors-gpu", ("actors.py", "--only", "gpu"), ("actors/gpu",), parallel=False),
-    Benchmark("sweep-overhead", ("sweep.py", "--only", "overhead"), ("sweep/overhead",)),
-    Benchmark("sweep-share", ("sweep.py", "--only", "share"), ("sweep/share",), 3600),
-    Benchmark("sweep-many", ("sweep.py", "--only", "many"), ("sweep/many trials",)),
-    Benchmark("sweep-servers", ("sweep.py", "--only", "servers"), ("sweep/servers",), 3600),
-    Benchmark("first-minute", ("first_minute.py", "--repeats", "3", "--warm"), ("first minute/phases",)),
-)
+    Benchmark("training", "training:tables", _training("training", "Ray's share"), {}, SHORT_TRAINING, 5400, True),
+    Benchmark(
+        "inside", "inside:tables", ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"), {},
+        {"turns": 2, "devices": 2, "samples": 100},
+    ),
+    Benchmark("clock-rows", "clock:rows", ("clock/rows",), {}, {"rounds": 3}),
+    Benchmark(
+        "clock-actors", "clock:actors", ("clock/actors",), {}, {"rounds": 2, "local_iterations": 1}, parallel=True
+    ),
+    Benchmark("step", "step:tables", ("step/resnet8", "step/gru"), {}, {"turns": 3}),
+    Benchmark("joint_cost", "joint_cost:table", ("joint_cost/round",), {}, {"fleets": 10}),
+    Benchmark(
+        "world", "world:tables", ("world/N = 100", "world/N = 1000000"), {"devices": (100, 1_000_000)}, {"rounds": 8}
+    ),
+    Benchmark("actors-noop", "actors:noop", ("actors/no-op round",), {}, {"sizes": ((100, 2, 1.0),)}, parallel=True),
+    Benchmark("actors-gpu", "actors:gpu", ("actors/gpu",), {}, {"repeats": 1}),
+    Benchmark("sweep-overhead", "sweep:overhead", ("sweep/overhead",), {}, {"rounds": 6, "turns": 1}, parallel=True),
+    Benchmark("sweep-share", "sweep:share", ("sweep/share",), {}, {"rounds": 2}, 3600, True),
+    Benchmark("sweep-servers", "sweep:servers", ("sweep/servers",), {}, {"rounds": 3, "turns": 1}, 3600, True),
+    Benchmark(
+        "first-minute", "first_minute:table", ("first minute/phases",), {},
+        {"repeats": 1, "overrides": ("max_rounds=1",)}, parallel=True,
+    ),
+)  # fmt: skip
 
 
 def chosen(only: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> list[Benchmark]:
-    """Return the benchmarks with these names, files (without .py) or keys; an empty `only` selects all.
+    """Return the benchmarks with these names, modules or keys; an empty `only` selects all.
 
     Raises:
         ValueError: a word names no benchmark.
     """
-    found: list[Benchmark] = []
-    for word in only:
-        some = [b for b in benchmarks if word in (b.name, b.command[0].removesuffix(".py"), *b.keys)]
-        if not some:
-            raise ValueError(f"--only {word}: names no benchmark; there are {', '.join(b.name for b in benchmarks)}")
-        found += some
-    return [b for b in benchmarks if not only or b in found]
-
-
-def done(benchmark: Benchmark, results: Results) -> bool:
-    """Return whether all its tables are measured; a failed table is tried again."""
-    return all(results.tables.get(key, {}).get("status") == "measured" for key in benchmark.keys)
+    names_of = [{benchmark.name, benchmark.call.partition(":")[0], *benchmark.keys} for benchmark in benchmarks]
+    if unknown := set(only).difference(*names_of):
+        known = ", ".join(benchmark.name for benchmark in benchmarks)
+        raise ValueError(f"--only {', '.join(sorted(unknown))}: names no benchmark; there are {known}")
+    return [b for b, names in zip(benchmarks, names_of, strict=True) if not only or names & set(only)]
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -126,29 +139,29 @@ def end(process: subprocess.Popen[bytes]) -> None:
         family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     except psutil.NoSuchProcess:
         return
-    for one in family:
+    for member in family:
         try:
-            one.kill()
+            member.kill()
         except psutil.Error:
             continue
     process.wait()
 
 
-def measure(benchmark: Benchmark, results: Results, log: Path) -> None:
-    """Run one benchmark and store its tables in `results`; missing tables are stored as failed.
+def store(benchmark: Benchmark, results: Results, command: Sequence[str], log: Path) -> None:
+    """Run the command of one benchmark and store its tables in `results`; missing tables are stored as failed.
 
     Args:
         benchmark: the benchmark.
         results: overwritten for the benchmark's tables.
-        log: file for the benchmark's output.
+        command: what measures it; ``--json FILE`` is added.
+        log: file for its output.
     """
-    script = Path(__file__).parent / benchmark.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="hflray-bench-") as folder, log.open("wb") as out:
         said = Path(folder) / "tables.jsonl"
-        command = [sys.executable, str(script), *benchmark.command[1:], "--json", str(said)]
-        command += ["--quick"] if results.quick else []
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT)
+        process = subprocess.Popen(
+            [*command, "--json", str(said)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT
+        )
         try:
             code = process.wait(benchmark.limit_s)
             why = "" if code == 0 else f"it ended with code {code}" if code > 0 else f"signal {-code} ended it"
@@ -156,17 +169,13 @@ def measure(benchmark: Benchmark, results: Results, log: Path) -> None:
             why = f"it had not ended after {benchmark.limit_s:.0f} s"
         finally:
             end(process)
-        lines = said.read_text(encoding="utf-8").splitlines() if said.is_file() else []
+        tables = [json.loads(line) for line in said.read_text().splitlines()] if said.is_file() else []
     for key in benchmark.keys:
         results.tables.pop(key, None)
-    for line in lines:
-        table = json.loads(line)
-        if table["key"] not in benchmark.keys:
-            why = why or f"it gave a table {table['key']!r} that tests/benchmarks/__main__.py does not name"
-            continue
+    for table in tables:
         results.measured(table)
-    words = [word.strip() for word in log.read_text(encoding="utf-8", errors="replace").splitlines() if word.strip()]
-    last = f": {words[-1][:300]}" if words and why else ""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:300]}" if lines and why else ""
     for key in benchmark.keys:
         if key not in results.tables:
             results.without(key, "failed", f"{why or 'it ended without this table'}{last}")
@@ -177,49 +186,33 @@ def summary(benchmark: Benchmark, results: Results) -> str:
     lines = []
     for key in benchmark.keys:
         table = results.tables[key]
-        if table["status"] != "measured":
-            lines.append(f"  {key}: {table['status']}: {table['message']}")
-            continue
         ratios = [f"{name} {value:.3g} ×" for name, value in table["ratios"].items() if value is not None]
         more = f", and {len(ratios) - 3} more" if len(ratios) > 3 else ""
-        lines.append(f"  {key}: {'; '.join(ratios[:3]) or 'no ratios'}{more}{' (TOO BUSY)' if table['busy'] else ''}")
+        said = f"{'; '.join(ratios[:3]) or 'no ratios'}{more}{' (TOO BUSY)' if table.get('busy') else ''}"
+        lines.append(f"  {key}: {said if table['status'] == 'measured' else table['status'] + ': ' + table['message']}")
     return "\n".join(lines)
 
 
 def run(
-    results_file: Path,
-    quick: bool = False,
-    only: Sequence[str] = (),
-    again: bool = False,
-    benchmarks: Sequence[Benchmark] = BENCHMARKS,
+    results_file: Path, quick: bool = False, only: Sequence[str] = (), benchmarks: Sequence[Benchmark] = BENCHMARKS
 ) -> bool:
-    """Measure the tables that the file lacks, and return whether none failed.
+    """Measure the tables that the file lacks, and return whether none failed; the file is written after each benchmark.
 
-    Args:
-        results_file: the file, which is written after every benchmark.
-        quick: whether to use the small sizes.
-        only: names; see `chosen`.
-        again: whether to measure existing tables again.
-        benchmarks: all benchmarks.
+    A file of another commit, machine or size, or of a tree with changes, begins anew.
     """
-    selected = chosen(only, benchmarks)
-    results = Results.here(quick)
-    if results_file.is_file():
-        before = Results.read(results_file)
-        if results.same_conditions(before):
-            results.tables = before.tables
-        else:
-            print(f"{results_file} is of another commit, machine or size, or this tree has changes: it begins anew")
+    selected, results = chosen(only, benchmarks), Results(git_commit(), machine(), quick)
+    if results_file.is_file() and results.same_conditions(before := Results.read(results_file)):
+        results.tables = before.tables
     cpus = available_cpus()
     found = scaling(cpus, 0.3 if quick else 1.0) if len(cpus) > 1 else None
-    results.loops(found)
+    results.bare_loops = asdict(found) if found else None
     refused = "there is one CPU" if found is None else "" if found.enough else found.text()
     print(f"{results.machine['cpu']}, {len(cpus)} CPUs, load {os.getloadavg()[0]:.1f}; commit {results.commit[:12]}")
     print(f"{found.text() if found else refused}{': no parallel table is measured' if refused else ''}", flush=True)
     failed = False
     for number, benchmark in enumerate(selected, 1):
         print(f"[{number}/{len(selected)}] {benchmark.name}", end="", flush=True)
-        if not again and done(benchmark, results):
+        if all(results.tables.get(key, {}).get("status") == "measured" for key in benchmark.keys):
             print(": is there already")
             continue
         begin = time.perf_counter()
@@ -227,55 +220,50 @@ def run(
             for key in benchmark.keys:
                 results.without(key, "not measured", refused)
         else:
+            command = [sys.executable, "-m", "tests.benchmarks", "measure", "--only", benchmark.name]
             log = results_file.with_suffix("") / f"{benchmark.name}.log"
-            measure(benchmark, results, log)
+            store(benchmark, results, [*command, *(["--quick"] if quick else [])], log)
         results.write(results_file)
         failed |= any(results.tables[key]["status"] == "failed" for key in benchmark.keys)
         print(f": {time.perf_counter() - begin:.0f} s\n{summary(benchmark, results)}", flush=True)
-    results.write(results_file)
     print(f"tables: {results_file}; their logs: {results_file.with_suffix('')}")
     return not failed
 
 
 def check(new: Path, old: Path) -> int:
     """Print which ratios fell, and return the exit code."""
-    for path, how in ((new, "make bench writes it"), (old, "make bench-keep makes it")):
-        if not path.is_file():
-            print(f"{path}: there is no such file; {how}")
-            return 2
     mine, theirs = Results.read(new), Results.read(old)
+    known = {key for benchmark in BENCHMARKS for key in benchmark.keys}
+    theirs.tables = {key: table for key, table in theirs.tables.items() if key in known}
     found = compare(mine, theirs)
     print(f"{new} at commit {mine.commit[:12]}, against {old} at {theirs.commit[:12]}")
-    for title, lines in (
-        ("slower by more than 10 %", found.slower),
-        ("faster by more than 10 %", found.faster),
-        ("not compared", found.missing),
-        ("measured beside other work", found.busy),
-    ):
-        if lines:
-            print("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
-    print(f"{found.compared} ratios compared, {len(found.slower)} slower")
-    return 1 if found.slower else 0 if found.compared else 2
+    for heading in ("slower", "faster", "not compared", "busy"):
+        if found[heading]:
+            print("\n".join([f"{heading}:", *(f"  {line}" for line in found[heading])]))
+    print(f"{len(found['compared'])} ratios compared, {len(found['slower'])} slower")
+    return 1 if found["slower"] else 0 if found["compared"] else 2
 
 
 def keep(new: Path, old: Path) -> int:
     """Make `new` the file of this CPU, and return the exit code."""
-    if not new.is_file():
-        print(f"{new}: there is no such file; make bench writes it")
-        return 2
     results = Results.read(new)
-    missing = [key for b in BENCHMARKS for key in b.keys if key not in results.tables]
+    missing = [key for benchmark in BENCHMARKS for key in benchmark.keys if key not in results.tables]
     if results.quick or missing:
         why = "has the small sizes of --quick" if results.quick else f"has no {', '.join(missing)}: make bench goes on"
-        print(f"{new} {why}; it is not kept")
-        return 2
-    for key, table in results.tables.items():
-        if table["status"] != "measured" or table["busy"]:
-            print(f"  {key}: {'measured beside other work' if table['status'] == 'measured' else table['status']}")
+        raise ValueError(f"{new} {why}; it is not kept")
     old.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(new, old)
     print(f"kept as {old}: commit it")
     return 0
+
+
+def peers() -> int:
+    """Make the environments of the peers, and return the exit code."""
+    from tests.benchmarks.training import make_environments  # it imports torch
+
+    made = make_environments()
+    print("\n".join(made.values()))
+    return 0 if all(": ready in " in line for line in made.values()) else 1
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -283,35 +271,31 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("run", "check", "keep", "list", "peers"), default="run")
-    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="benchmarks, files or tables; see list")
+    parser.add_argument("what", nargs="?", default="run", choices=("run", "check", "keep", "list", "peers", "measure"))
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="benchmarks, modules or tables; see list")
     parser.add_argument("--quick", action="store_true", help="small sizes: whether all runs, not how fast it is")
-    parser.add_argument("--again", action="store_true", help="also what is measured at this commit already")
-    parser.add_argument("--file", type=Path, help="the new file; default: hflray_results/bench/CPU.json")
-    parser.add_argument("--against", type=Path, help="the old file; default: tests/benchmarks/results/CPU.json")
+    parser.add_argument("--set", nargs="+", default=(), metavar="SETTING=VALUE", help="with measure: change settings")
+    parser.add_argument("--json", type=Path, help="with measure: append the tables to this file, a line of JSON each")
     options = parser.parse_args(words)
     name = slug(cpu_name())
-    new = options.file or ROOT / "hflray_results" / "bench" / f"{name}{'.quick' if options.quick else ''}.json"
-    old = options.against or KEPT / f"{name}.json"
-    if options.what == "list":
-        for benchmark in BENCHMARKS:
-            print(f"{benchmark.name:20}{', '.join(benchmark.keys)}{'  (two CPUs)' if benchmark.parallel else ''}")
-        return 0
-    if options.what == "peers":
-        from tests.benchmarks.training import make_environments  # it imports torch
-
-        peers = make_environments()
-        print("\n".join(peers.values()))
-        return 0 if all(": ready in " in line for line in peers.values()) else 1
+    new = ROOT / "hflray_results" / "bench" / f"{name}{'.quick' if options.quick else ''}.json"
+    old = KEPT / f"{name}.json"
     try:
-        if options.what == "check":
-            return check(new, old)
-        if options.what == "keep":
-            return keep(new, old)
-        return 0 if run(new, options.quick, options.only, options.again) else 1
+        if options.what == "list":
+            for benchmark in chosen(options.only):
+                print(f"{benchmark.name:20}{', '.join(benchmark.keys)}{'  (two CPUs)' if benchmark.parallel else ''}")
+        elif options.what == "measure":
+            changed = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in options.set)}
+            for benchmark in chosen(options.only):
+                publish(benchmark.tables(options.quick, changed), options.json)
+        elif options.what == "run":
+            return 0 if run(new, options.quick, options.only) else 1
+        else:
+            return peers() if options.what == "peers" else {"check": check, "keep": keep}[options.what](new, old)
     except ValueError as error:
         print(error)
         return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from typing import Any
 
 import psutil
 
-from hflray.support.provenance import environment, git_commit
-from tests.benchmarks._bare import Scaling
+from hflray.support.provenance import environment
 from tests.benchmarks._report import QUIET, cpu_name
 
 FORMAT = 1
@@ -62,11 +61,6 @@ class Results:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def here(cls, quick: bool = False) -> Results:
-        """Return results without tables, at this commit and on this machine."""
-        return cls(git_commit(), machine(), quick)
-
-    @classmethod
     def read(cls, path: Path) -> Results:
         """Return the content of a file.
 
@@ -78,7 +72,7 @@ class Results:
             if found["format"] != FORMAT:
                 raise ValueError(f"{path} has format {found['format']}, this program reads {FORMAT}")
             return cls(**{name: found[name] for name in ("commit", "machine", "quick", "bare_loops", "tables")})
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a file of benchmarks: {error!r}") from error
 
     def write(self, path: Path) -> None:
@@ -96,48 +90,26 @@ class Results:
         mine, theirs = ((r.commit, r.machine, r.quick) for r in (self, other))
         return mine == theirs and not self.commit.endswith("-dirty") and self.commit != "unknown"
 
-    def loops(self, found: Scaling | None) -> None:
-        """Store the speed of bare loops."""
-        self.bare_loops = asdict(found) if found else None
-
     def measured(self, table: dict[str, Any]) -> None:
         """Store a table from a line that `_report.publish` wrote."""
-        table, key = dict(table), table["key"]
-        message, failed = table.pop("not_measured"), table.pop("failed", "")
-        facts = table["facts"]
+        message, failed, facts = table.pop("not_measured"), table.pop("failed"), table["facts"]
         load, others = facts.pop("load", None), facts.pop("others_cpus", None)
         busy = others is not None and others > QUIET * (self.machine["cores"] or 1)
         status = "failed" if failed else "not measured" if message else "measured"
         about = {"status": status, "message": failed or message, "date": now()}
-        del table["key"]
-        self.tables[key] = about | {"load": load, "others_cpus": others, "busy": busy} | table
+        self.tables[table.pop("key")] = about | {"load": load, "others_cpus": others, "busy": busy} | table
 
     def without(self, key: str, status: str, message: str) -> None:
         """Store that a table is missing, and the reason."""
         self.tables[key] = {"status": status, "message": message, "date": now(), "ratios": {}}
 
 
-@dataclass
-class Comparison:
-    """The differences between two files.
-
-    Attributes:
-        slower: sentences about ratios that fell by more than `SLOWER`.
-        missing: sentences about tables and ratios that one file lacks.
-        busy: tables that were measured beside other work in either file.
-        compared: number of ratios compared.
-        faster: sentences about ratios that rose by more than `SLOWER`.
-    """
-
-    slower: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    busy: list[str] = field(default_factory=list)
-    faster: list[str] = field(default_factory=list)
-    compared: int = 0
-
-
-def compare(new: Results, old: Results) -> Comparison:
+def compare(new: Results, old: Results) -> dict[str, list[str]]:
     """Compare the ratios of two files; seconds are not compared.
+
+    Returns:
+        Sentences by their heading: ratios that fell or rose by more than `SLOWER`, ratios and tables that one file
+        lacks, tables that were measured beside other work, and all ratios that were compared.
 
     Raises:
         ValueError: the files are of different CPUs, or only one has the small sizes.
@@ -146,31 +118,23 @@ def compare(new: Results, old: Results) -> Comparison:
         raise ValueError(f"one was measured on {new.machine['cpu']}, the other on {old.machine['cpu']}")
     if new.quick != old.quick:
         raise ValueError("one has the small sizes of --quick, the other has not")
-    found = Comparison()
-    for key in [*old.tables, *(key for key in new.tables if key not in old.tables)]:
-        sides = {"the new file": new.tables.get(key), "the old file": old.tables.get(key)}
-        absent = []
-        for name, table in sides.items():
-            if table is None:
-                absent.append(f"not in {name}")
-            elif table["status"] != "measured":
-                absent.append(f"{table['status']} in {name} ({table['message']})")
-            elif table["busy"]:
-                found.busy.append(f"{key}: other processes had {table['others_cpus']:.2f} CPUs in {name}")
-        if absent:
-            found.missing.append(f"{key}: {'; '.join(absent)}")
+    found: dict[str, list[str]] = {name: [] for name in ("slower", "faster", "not compared", "busy", "compared")}
+    for key in dict.fromkeys([*old.tables, *new.tables]):
+        sides = {"new": new.tables.get(key), "old": old.tables.get(key)}
+        status = {name: table["status"] if table else "not there" for name, table in sides.items()}
+        found["busy"] += [f"{key} in the {name} file" for name, table in sides.items() if table and table.get("busy")]
+        if set(status.values()) != {"measured"}:
+            found["not compared"] += [f"{key}: {what} in the {name} file" for name, what in status.items()
+                                      if what != "measured"]  # fmt: skip
             continue
         mine, theirs = new.tables[key]["ratios"], old.tables[key]["ratios"]
-        for name in [*theirs, *(name for name in mine if name not in theirs)]:
+        for name in dict.fromkeys([*theirs, *mine]):
             before, after = theirs.get(name), mine.get(name)
             if before is None or after is None:
-                found.missing.append(f"{key}: {name}: not in the {'old' if before is None else 'new'} file")
+                found["not compared"].append(f"{key}: {name}: not in the {'old' if before is None else 'new'} file")
                 continue
-            found.compared += 1
             change = after / before - 1
-            said = f"{key}: {name}: {before:.4g} × before, {after:.4g} × now, {change:+.0%}"
-            if change < -SLOWER:
-                found.slower.append(said)
-            elif change > SLOWER:
-                found.faster.append(said)
+            kind = "slower" if change < -SLOWER else "faster" if change > SLOWER else "compared"
+            for heading in {kind, "compared"}:
+                found[heading].append(f"{key}: {name}: {before:.4g} × before, {after:.4g} × now, {change:+.0%}")
     return found

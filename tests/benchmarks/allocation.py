@@ -1,6 +1,4 @@
-"""Allocation compared with CVXPY and Clarabel in one run: accuracy, and time as ratios. ``make bench`` runs it.
-
-    python tests/benchmarks/allocation.py [--only first one two hard] [--edges 200] [--stress 20000] [--repeats 5]
+"""Allocation compared with CVXPY and Clarabel in one run: accuracy, and time as ratios.
 
 Both sides have equal resources: one thread on one CPU is compared with one thread of CVXPY on the same CPU, and two
 threads on two CPUs with two processes of CVXPY, each on one of the CPUs with half of the edges. They take turns, so
@@ -19,36 +17,27 @@ import dataclasses
 import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, for tests.allocation.instances
 
 from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.batch import TOL, solve_batch
 from hflray.allocation.instance import EdgeProblem
 from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Setting, Solution
-from hflray.allocation.kernels.edge import BISECTED, solve_edge
+from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.training.machine import available_cpus
-from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
-from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, check_objectives, conditions, on_cpus, publish
+from tests.allocation.instances import ALPHA, BITS
+from tests.benchmarks._report import Table, conditions
 
 WORK = Workload(model_bits=BITS)
-BATCH = 20_000  # edges in a batch
-PARTS = ("first", "one", "two", "hard")
 PER_DEVICE = ("snr_hz", "cycles", "power_w", "max_cpu_hz")
 MOVE = 2  # seed of the changed gains
 STEP_DB = 1.0  # change of each gain in a moved batch
@@ -56,31 +45,46 @@ STEP_DB = 1.0  # change of each gain in a moved batch
 ABOVE, BELOW = 1e-7, 1e-4
 
 
-def first_compile() -> tuple[float, str]:
-    """Return the seconds of the first allocation in a new process with an empty cache, and its message."""
-    code = (
-        "import numpy as np, time\n"
-        "from hflray.fleet import *; from hflray.cost import Workload; from hflray.allocation import allocate_round\n"
-        "import hflray.allocation.newton\n"
-        "f = sample_fleet(FleetConfig(), np.random.default_rng(0))\n"
-        "t = time.perf_counter(); allocate_round(f, Workload(model_bits=1e6), np.arange(50), f.gain[:50].argmax(1))\n"
-        "print(time.perf_counter() - t)\n"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"NUMBA_CACHE_DIR": folder},
-            capture_output=True,
-            text=True,
-            check=True,
+@contextmanager
+def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
+    """Keep this thread, and the threads and processes that it starts, on these CPUs, if the system supports that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cpus))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_objectives(mine: np.ndarray, reference: np.ndarray, above: float, below: float) -> tuple[float, float]:
+    """Check that objectives, (n,), agree with a reference's, which are NaN where the reference failed.
+
+    Returns:
+        The smallest and the largest of ``(mine - reference) / reference``.
+
+    Raises:
+        AssertionError: an objective is above the reference by more than `above`, or below it by more than `below`,
+            relative; or the reference solved less than nine tenths.
+    """
+    solved = ~np.isnan(reference)
+    excess = (mine[solved] - reference[solved]) / reference[solved]
+    least, most = float(excess.min()), float(excess.max())
+    if solved.mean() < 0.9 or not (most <= above and least >= -below):
+        raise AssertionError(
+            f"the reference solved {solved.sum()} of {len(reference)}, and the objectives differ from its own by "
+            f"{least:.1e} to {most:.1e}, accepted: {-below:.0e} to {above:.0e}: no comparison"
         )
-    return float(run.stdout), run.stderr.strip().replace(folder, "DIR")
+    return least, most
 
 
-def moved(problems: Sequence[EdgeProblem], rng: np.random.Generator, step_db: float = STEP_DB) -> list[EdgeProblem]:
-    """Return the edges with the gain of every link `step_db` higher or lower at random."""
+def moved(problems: Sequence[EdgeProblem]) -> list[EdgeProblem]:
+    """Return the edges with the gain of every link `STEP_DB` higher or lower at random."""
+    rng = np.random.default_rng(MOVE)
     return [
-        dataclasses.replace(p, snr_hz=p.snr_hz * 10 ** (rng.choice([-step_db, step_db], len(p.snr_hz)) / 10))
+        dataclasses.replace(p, snr_hz=p.snr_hz * 10 ** (rng.choice([-STEP_DB, STEP_DB], len(p.snr_hz)) / 10))
         for p in problems
     ]
 
@@ -189,230 +193,111 @@ class Reference:
             process.join()
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A timed call, which solves `edges` edges; `asked` is the speed it should reach, in units of CVXPY's."""
-
-    name: str
-    edges: int
-    call: Callable[[], object]
-    asked: int | None = None
+Row = tuple[int, Callable[[], object]]  # a timed call, and the number of edges that it solves
 
 
-def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: int) -> tuple[list[Row], np.ndarray]:
-    """Return the rows to time with `threads` threads, and the moved edges' objectives, (e,); all kernels are compiled.
+def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: int) -> dict[str, Row]:
+    """Return what is timed with `threads` threads; all kernels are compiled.
 
     Raises:
         AssertionError: warm and cold starts give the moved batch other objectives, or it equals the batch before.
     """
     copies = [problems[i % len(problems)] for i in range(batch)]
-    there, here = flat(moved(copies, np.random.default_rng(MOVE))), flat(copies)
+    there, here = flat(moved(copies)), flat(copies)
     start = solve_batch(*here, threads=threads)
     cold, warm = solve_batch(*there, threads=threads), solve_batch(*there, warm=start, threads=threads)
     check_objectives(objectives(warm), objectives(cold), 1e-9, 1e-9)
     if np.median(np.abs(objectives(cold) / objectives(start) - 1)) < 1e-3:
         raise AssertionError("the moved batch has the objectives of the one that it was moved from")
-    result = [
-        Row(f"batch of {batch:,}, with certificate", batch, lambda: solve_batch(*here, threads=threads), 1000),
-        Row("moved by 1 dB a link, cold", batch, lambda: solve_batch(*there, threads=threads)),
-        Row("moved by 1 dB a link, warm", batch, lambda: solve_batch(*there, warm=start, threads=threads)),
-        Row("not moved at all, warm", batch, lambda: solve_batch(*here, warm=start, threads=threads)),
-    ]
-    if threads > 1:  # a call for one edge uses one thread
-        return result, objectives(warm)[: len(problems)]
     devices, zeros = np.arange(10), np.zeros(10, dtype=np.intp)
     x, y, scratch = np.empty(10), np.empty(10), scratch_for(10)
 
     def bare() -> None:
         for p in problems:
-            given, setting = (
-                Devices(p.snr_hz, p.cycles, p.power_w, p.max_cpu_hz),
-                Setting(p.bandwidth_hz, 1.0, BITS, ALPHA),
-            )
+            given = Devices(p.snr_hz, p.cycles, p.power_w, p.max_cpu_hz)
             for _ in range(20):
-                solve_edge(given, setting, x, y, Guess(0.0, 0.0, False), TOL, scratch)
+                solve_edge(given, Setting(p.bandwidth_hz, 1.0, BITS, ALPHA), x, y, Guess(0.0, 0.0, False), TOL, scratch)
 
     def public() -> None:
         for fleet in fleets:
             allocate_round(fleet, WORK, devices, zeros)
 
     bare(), public()
-    one_by_one = [
-        Row("bare kernel, called from Python", 20 * len(problems), bare, 500),
-        Row("allocate_round, one edge", len(problems), public, 100),
-    ]
-    return one_by_one + result, objectives(warm)[: len(problems)]
+    edge_by_edge: dict[str, Row] = {
+        "bare kernel, called from Python": (20 * len(problems), bare),
+        "allocate_round, one edge": (len(problems), public),
+    }
+    return {
+        **(edge_by_edge if threads == 1 else {}),  # a call for one edge uses one thread
+        f"batch of {batch:,}, with certificate": (batch, lambda: solve_batch(*here, threads=threads)),
+        "moved by 1 dB a link, cold": (batch, lambda: solve_batch(*there, threads=threads)),
+        "moved by 1 dB a link, warm": (batch, lambda: solve_batch(*there, warm=start, threads=threads)),
+        "not moved at all, warm": (batch, lambda: solve_batch(*here, warm=start, threads=threads)),
+    }
 
 
-def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
+def speed(threads: int, edges: int = 200, repeats: int = 5, batch: int = 20_000) -> Table:
     """Measure `threads` threads on as many CPUs and as many processes of CVXPY, in turns.
+
+    Args:
+        threads: number of threads, 1 or 2.
+        edges: number of edges of ten devices that CVXPY solves.
+        repeats: number of turns.
+        batch: number of edges in a batch.
 
     Raises:
         AssertionError: both sides give other objectives, for the edges as drawn or as moved.
     """
-    cpus = available_cpus()[:threads]
-    rng = np.random.default_rng(0)
+    cpus, rng = available_cpus()[:threads], np.random.default_rng(0)
     fleets = [sample_fleet(FleetConfig(num_devices=10, num_edges=1), rng) for _ in range(edges)]
     devices, zeros = np.arange(10), np.zeros(10, dtype=np.intp)
     problems = [next(edge_problems(fleet, WORK, devices, zeros)) for fleet in fleets]
+    there = moved(problems)
     with ExitStack() as stack:
-        result = stack.enter_context(conditions())
-        # These are the first edges of the batch that `rows` moves, and they move in the same way.
-        there = moved(problems, np.random.default_rng(MOVE))
+        surroundings = stack.enter_context(conditions())
         reference = stack.enter_context(closing(Reference(problems, there, cpus=cpus)))
         stack.enter_context(on_cpus(cpus))
-        timed, mine_moved = rows(fleets, problems, threads, batch)
-        mine = objectives(solve_batch(*flat(problems), threads=threads))
-        theirs = reference.round().objective
-        least, most = check_objectives(mine, theirs, ABOVE, BELOW)
-        check_objectives(mine_moved, reference.round(1).objective, ABOVE, BELOW)
-        other: list[Round] = []
-        own: dict[str, list[tuple[float, float]]] = {row.name: [] for row in timed}
+        timed = rows(fleets, problems, threads, batch)
+        least, most = check_objectives(
+            objectives(solve_batch(*flat(problems))), reference.round().objective, ABOVE, BELOW
+        )
+        answer = reference.round(1)
+        check_objectives(objectives(solve_batch(*flat(there))), answer.objective, ABOVE, BELOW)
+        other, own = list[Round](), {name: list[tuple[float, float]]() for name in timed}
         for _ in range(repeats):
             other.append(reference.round())
-            for row in timed:
+            for name, (_, call) in timed.items():
                 wall, cpu = time.perf_counter(), time.process_time()
-                row.call()
-                own[row.name].append((time.perf_counter() - wall, time.process_time() - cpu))
+                call()
+                own[name].append((time.perf_counter() - wall, time.process_time() - cpu))
     table = Table(
-        f"allocation, {threads} {'thread' if threads == 1 else 'threads'} of ours against {len(cpus)} "
-        f"{'process' if len(cpus) == 1 else 'processes'} of CVXPY, edges of 10 devices, medians of {repeats} turns",
+        f"allocation/{'one thread' if threads == 1 else 'two threads'}",
+        f"allocation, {threads} threads of ours and as many processes of CVXPY, edges of 10 devices, medians of "
+        f"{repeats} turns",
         [
-            ("row", "", ""),
-            ("threads", "threads", "d"),
-            ("cpus_had", "CPUs had", ".2f"),
-            ("us", "us an edge", ".2f"),
-            ("cvxpy_threads", "CVXPY's threads", "d"),
-            ("cvxpy_cpus_had", "CPUs had", ".2f"),
-            ("cvxpy_us", "us an edge", ",.0f"),
-            ("ratio", "times CVXPY", ",.0f"),
-            ("ratio_min", "least", ",.0f"),
-            ("ratio_max", "most", ",.0f"),
+            ("row", "", ""), ("cpus_had", "CPUs had", ".2f"), ("us", "us an edge", ".2f"),
+            ("cvxpy_cpus_had", "CVXPY's CPUs had", ".2f"), ("cvxpy_us", "us an edge", ",.0f"),
+            ("ratio", "times CVXPY", ",.0f"), ("ratio_min", "least", ",.0f"), ("ratio_max", "most", ",.0f"),
             ("ratio_by_cpu", "by CPU time", ",.0f"),
-            ("asked", "asked", "d"),
         ],
-        [],
-    )
-    for row in timed:
-        seconds, cpu_seconds = (np.array(column) for column in zip(*own[row.name], strict=True))
-        ratios = np.array([turn.seconds for turn in other]) / (seconds / row.edges)
-        by_cpu = np.array([turn.cpu_seconds for turn in other]) / (cpu_seconds / row.edges)
-        table.rows.append(
-            {
-                "row": row.name,
-                "threads": threads,
-                "cpus_had": float(np.median(cpu_seconds / seconds)),
-                "us": 1e6 * float(np.median(seconds)) / row.edges,
-                "cvxpy_threads": len(cpus),
-                "cvxpy_cpus_had": statistics.median(turn.cpus_had for turn in other),
-                "cvxpy_us": 1e6 * statistics.median(turn.seconds for turn in other),
-                "ratio": float(np.median(ratios)),
-                "ratio_min": float(ratios.min()),
-                "ratio_max": float(ratios.max()),
-                "ratio_by_cpu": float(np.median(by_cpu)),
-                "asked": row.asked,
-            }
-        )
-    failed = int(np.isnan(theirs).sum())
+    )  # fmt: skip
+    for name, (count, _) in timed.items():
+        seconds, cpu_seconds = (np.array(column) for column in zip(*own[name], strict=True))
+        ratios = np.array([turn.seconds for turn in other]) / (seconds / count)
+        by_cpu = np.array([turn.cpu_seconds for turn in other]) / (cpu_seconds / count)
+        table.ratios[name] = float(np.median(ratios))
+        table.add(
+            name, cpus_had=np.median(cpu_seconds / seconds), us=1e6 * np.median(seconds) / count,
+            cvxpy_cpus_had=statistics.median(turn.cpus_had for turn in other),
+            cvxpy_us=1e6 * statistics.median(turn.seconds for turn in other), ratio=table.ratios[name],
+            ratio_min=ratios.min(), ratio_max=ratios.max(), ratio_by_cpu=np.median(by_cpu),
+        )  # fmt: skip
+    failed = int(np.isnan(answer.objective).sum())
     table.facts |= {"cvxpy_first_ms": 1e3 * reference.first_s, "cvxpy_failed": failed, "least": least, "most": most}
-    table.facts |= result.facts()
     table.notes = [
-        f"objective against CVXPY's: from {least:.1e} to {most:.1e} relative, and alike for the moved edges; "
+        f"objective against CVXPY's: from {least:.1e} to {most:.1e} relative, and alike for the moved edges, of which "
         f"CVXPY failed on {failed} of {edges}",
         f"CVXPY, compiling the problem of 10 devices and first solve: {1e3 * reference.first_s:.1f} ms",
-        *result.text().splitlines(),
     ]
-    table.key = f"allocation/{'one thread' if threads == 1 else 'two threads'}"
-    table.ratios = {str(row["row"]): float(str(row["ratio"])) for row in table.rows}
+    surroundings.note(table)
     return table
-
-
-def stress(instances: int) -> Table:
-    """Measure residuals, evaluations and time of hard random instances, on all cores in batches of 2,000."""
-    rng = np.random.default_rng(1)
-    worst, counts, over, done, spent = 0.0, [], 0.0, 0, 0.0
-    loop_s = yardstick_s()
-    while done < instances:
-        hard = [random_edge(rng) for _ in range(min(2000, instances - done))]
-        start = time.perf_counter()
-        answer, bounds = solve_all(hard)
-        spent += time.perf_counter() - start
-        worst = max(worst, float(answer.residual.max()))
-        for e, p in enumerate(hard):
-            over = max(
-                over, float(answer.feasible.bandwidth_hz[bounds[e] : bounds[e + 1]].sum() / p.bandwidth_hz - 1.0)
-            )
-        counts.append(answer.evaluations)
-        done += len(hard)
-    count = np.concatenate(counts)
-    facts = {
-        "instances": done,
-        "kkt_residual": worst,
-        "bandwidth_over": over,
-        "evaluations": float(np.median(count % BISECTED)),
-        "evaluations_most": int((count % BISECTED).max()),
-        "bisected": float((count >= BISECTED).mean()),
-        "ms": 1e3 * spent / done,
-    }
-    return Table(
-        f"allocation, {done:,} hard instances (n 1 to 200, λ 1e-4 to 1e4, gains over 120 dB)", [], [], facts,
-        [
-            f"largest KKT residual {worst:.1e}, bandwidth over by at most {over:.1e}; evaluations "
-            f"{facts['evaluations']:.0f} (median), {facts['evaluations_most']} (most), bisection for "
-            f"{facts['bisected']:.2%}; {facts['ms']:.2f} ms each on all cores"
-        ],
-        key="allocation/hard instances",
-        ratios={"instances in the time of a bare loop": loop_s / (spent / done)},
-    )  # fmt: skip
-
-
-def first() -> Table:
-    """Measure the first allocation of a process with an empty cache."""
-    loop_s = yardstick_s()
-    seconds, message = first_compile()
-    return Table(
-        "allocation, first call with an empty cache",
-        [],
-        [],
-        {"s": seconds},
-        [f"{seconds:.1f} s{'; ' + message if message else ''}"],
-        key="allocation/first call",
-        ratios={"first calls in the time of a bare loop": loop_s / seconds},
-    )
-
-
-def tables(
-    edges: int, instances: int, repeats: int, only: Sequence[str] = PARTS, batch: int = BATCH
-) -> Iterator[Table]:
-    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line."""
-    if "first" in only:
-        yield first()
-    for threads, part in ((1, "one"), (2, "two")):
-        if part in only and len(available_cpus()) < threads:
-            yield Table("allocation, two threads", [], [], key="allocation/two threads", not_measured="one CPU")
-        elif part in only:
-            yield speed(threads, edges, repeats, batch)
-    if "hard" in only:
-        yield stress(instances)
-
-
-def main() -> None:
-    """Print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    parser.add_argument("--edges", type=int, help="10-device edges solved with CVXPY (default 200; quick 20)")
-    parser.add_argument("--stress", type=int, help="hard random instances (default 20,000; quick 500)")
-    parser.add_argument("--repeats", type=int, help="turns (default 5; quick 2)")
-    options = parser.parse_args()
-    result = tables(
-        options.edges or (20 if options.quick else 200),
-        options.stress or (500 if options.quick else 20_000),
-        options.repeats or (2 if options.quick else 5),
-        options.only,
-        1_000 if options.quick else BATCH,
-    )
-    publish(result, options.json)
-
-
-if __name__ == "__main__":
-    main()

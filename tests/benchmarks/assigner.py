@@ -1,6 +1,4 @@
-"""Training the assigner: RLlib compared with the same algorithm in plain torch, in one run. ``make bench`` runs it.
-
-python -m tests.benchmarks.assigner [--seconds 60] [--set learning.train_batch=800]
+"""Training the assigner: RLlib compared with the same algorithm in plain torch, in one run.
 
 Both sides have the same network, the same fleets and environment, the same replay of whole episodes and the same number
 of updates per environment step, so the comparison shows the overhead of RLlib. They take turns of a few seconds, so
@@ -12,35 +10,30 @@ Targets: ratio at least 0.75; on a quiet machine at least 2,400 environment step
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from ray.rllib.core.columns import Columns
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
-
 from hflray.assignment.network import build_network
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.algorithm import D3QN, algorithm_config
+from hflray.rl.dqn import AssignerDQN, dqn_config, shifted
 from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.fleets import FleetSpec, network_spec
-from hflray.rl.module import LENGTHS, shifted
-from hflray.rl.resumable import ensure_ray, quiet_ray
-from hflray.rl.runner import batch_of
+from hflray.rl.sampling import LENGTHS, batch_of
+from hflray.rl.session import start_quiet_ray
 from hflray.rl.solved_fleets import FleetPool, prepare
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
 TURN_S = 5.0
 TWO = "RLlib, both directions at once on two CPUs"
 
 
 class Plain:
-    """D3QN over whole episodes in plain torch, which is the training without RLlib."""
+    """AssignerDQN over whole episodes in plain torch, which is the training without RLlib."""
 
     def __init__(self, config: ExperimentConfig, pool: FleetPool) -> None:
         learning = self.learning = config.learning
@@ -125,7 +118,7 @@ class Plain:
             self.updated_at = self.steps
 
 
-def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
+def check_equal_losses(algorithm: AssignerDQN, plain: Plain) -> str:
     """Assert that both compute the same loss from the same batch and weights, and return a sentence with both."""
     episodes = algorithm.local_replay_buffer.sample(plain.learning.train_batch)
     module = algorithm.learner_group._learner.module["default_policy"]
@@ -147,7 +140,7 @@ def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
     return f"loss of the same batch: RLlib {found:.6f}, plain torch {expected:.6f}"
 
 
-def advancing(algorithm: D3QN) -> Callable[[], int]:
+def advancing(algorithm: AssignerDQN) -> Callable[[], int]:
     """Return a function that trains one iteration and returns its environment steps."""
     done = [0]
 
@@ -167,14 +160,13 @@ def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
     total["cpu"] += time.process_time() - cpu
 
 
-def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
-    """Measure for `seconds`, with `fleets` cached fleets and the settings of `overrides`."""
+def table(seconds: float = 60.0, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
+    """Measure all sides together for `seconds`, with `fleets` cached fleets and the settings of `overrides`."""
     torch.set_num_threads(1)
-    quiet_ray()
     config = load_config(None, [f"learning.fleets={fleets}", "learning.epsilon_steps=1", *overrides])
     pool = prepare(FleetSpec.of(config), config.learning.fleets, config.learning.cache)
-    ensure_ray()
-    algorithm, on_two = (algorithm_config(config, pool, cpus).build_algo() for cpus in (1, 2))
+    start_quiet_ray()
+    algorithm, on_two = (dqn_config(config, pool, cpus).build_algo() for cpus in (1, 2))
     plain = Plain(config, pool)
     rllib, rllib_on_two = advancing(algorithm), advancing(on_two)
     for _ in range(2):  # train past the first updates, to fill the replay buffer
@@ -193,32 +185,12 @@ def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> 
     algorithm.stop()
     on_two.stop()
     columns = [("row", "", ""), ("per_s", "steps/s", ",.0f"), ("per_cpu_s", "steps/CPU s", ",.0f")]
-    found = Table(f"training the assigner, one torch thread, {len(pool)} cached fleets", columns, [])
+    found = Table("assigner/learning", f"training the assigner, one torch thread, {len(pool)} cached fleets", columns)
     for name, total in totals.items():
-        rates: dict[str, object] = {"per_s": total["steps"] / total["wall"], "per_cpu_s": total["steps"] / total["cpu"]}
-        found.rows.append({"row": name} | rates)
-    rate = {name: total["steps"] / total["cpu"] for name, total in totals.items()}
-    ratio = rate["RLlib"] / rate["plain torch"]
-    both = found.rows[-1]["per_s"] / found.rows[0]["per_s"]
-    found.key = "assigner/learning"
+        found.add(name, per_s=total["steps"] / total["wall"], per_cpu_s=total["steps"] / total["cpu"])
+    mine, plainly, on_two_cpus = found.rows
+    ratio, both = mine["per_cpu_s"] / plainly["per_cpu_s"], on_two_cpus["per_s"] / mine["per_s"]
     found.ratios = {"RLlib, of plain torch by CPU time": ratio, "RLlib, two CPUs over one": both}
-    found.notes = [
-        said,
-        f"RLlib / plain torch: {ratio:.2f} by CPU time (target: at least 0.75)",
-        f"two CPUs / one: {both:.2f} by wall time, with equal weights (goal: 4,000 steps/s)",
-    ]
+    found.notes = [said, f"RLlib / plain torch: {ratio:.2f} by CPU time (target: at least 0.75)",
+                   f"two CPUs / one: {both:.2f} by wall time, with equal weights (goal: 4,000 steps/s)"]  # fmt: skip
     return found
-
-
-def main() -> None:
-    """Print the rates and the ratio."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seconds", type=float, help="of both together (default 60; quick 10)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    options = parser.parse_args()
-    seconds, fleets = options.seconds or (10 if options.quick else 60), 50 if options.quick else 1000
-    publish((table(seconds, fleets, options.set) for _ in range(1)), options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """An asynchronous cloud: what two actors gain, and how fast turns are timed.
 
-    python tests/benchmarks/clock.py [--only actors,rows] [--rounds 6]
-
 actors  rounds of an asynchronous experiment (FedAsync, H = 20 of 40 devices, M = 5, L = 5, Q = 1, the paper's network
         on Fashion-MNIST) with one actor and with two, each round directly after the other, and a bare PyTorch loop in
         one and in two processes between them. A gain is the time of one over the time of two, by medians of the rounds.
@@ -13,17 +11,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import ray
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.clock.asynchronous import Asynchrony
@@ -37,13 +31,13 @@ from hflray.seeding import stream
 from hflray.training.machine import available_cpus
 from hflray.world import World
 from hflray.world.turns import UnderWay, timeline_of
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 from tests.benchmarks.training import contestants, make_work
 
 SETTINGS = (
     "data.name=fashion_mnist", "fleet.num_devices=40", "fleet.num_edges=5", "scheduling.name=fedavg",
     "scheduling.num_scheduled=20", "assignment.name=even_gain", "training.edge_iterations=1",
-    "training.local_iterations=5", "training.kernel=native", "training.threads=1", "clock.cloud=asynchronous",
+    "training.kernel=fused", "training.threads=1", "clock.cloud=asynchronous",
 )  # fmt: skip
 BACKENDS = {
     "serial": ("training.backend=serial",),
@@ -56,19 +50,17 @@ LIVING = ("world.compute_jitter.sigma=0.3", "world.dropout.rate_per_s=0.001", "w
           "clock.edge.deadline=2")  # fmt: skip
 
 
-def actors(rounds: int, quick: bool) -> Table:
+def actors(rounds: int = 6, local_iterations: int = 5) -> Table:
     """Measure what two actors gain in an asynchronous round."""
     columns = [("row", "", ""), ("one", "one, s", ".2f"), ("two", "two, s", ".2f"), ("gain", "gain", ".3f")]
-    table = Table(f"two of each over one, medians of {rounds} rounds", columns, [], key="clock/actors")
+    table = Table("clock/actors", f"two of each over one, medians of {rounds} rounds", columns)
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # with Ray's niceness of 15, bare loops would get more of a busy CPU
     cpus = tuple(sorted(available_cpus()))[:2]
     # Three actors live at the same time, of which at most two train.
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    settings = [*SETTINGS, f"max_rounds={rounds + 1}"]
-    if quick:
-        settings += ["training.local_iterations=1", "fleet.num_devices=10", "scheduling.num_scheduled=5"]
+    settings = [*SETTINGS, f"max_rounds={rounds + 1}", f"training.local_iterations={local_iterations}"]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        work, _ = make_work(Path(folder), 4 if quick else 20, None)
+        work, _ = make_work(Path(folder), 20, None)
         loops = contestants(work, cpus, "fused", ["bare1", "bare2"])
         for loop in loops:
             stack.callback(loop.stop)
@@ -78,29 +70,28 @@ def actors(rounds: int, quick: bool) -> Table:
             for name, backend in BACKENDS.items()
         }
         seconds: dict[str, list[float]] = {name: [] for name in (*runs, "bare1", "bare2")}
-        for number in range(rounds + 1):  # the first round of each warms up
+        for _ in range(rounds + 1):  # the first round of each warms up
             for name, run in runs.items():
                 seconds[name].append(run.run_round().metrics()["wall/train_s"])
             for loop in loops:
-                seconds[loop.name.split()[0]].append(loop.round(1 if quick else 5))
-            print(f"  round {number} of {rounds}", file=sys.stderr, flush=True)
+                seconds[loop.word].append(loop.round(local_iterations))
         models = {name: run.global_model.tobytes() for name, run in runs.items()}
     assert len(set(models.values())) == 1, "the models differ: " + ", ".join(models)
     middle = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     for row, one, two in (("bare loops", "bare1", "bare2"), ("actors", "one actor", "two actors")):
         gain = statistics.median(a / b for a, b in zip(seconds[one][1:], seconds[two][1:], strict=True))
-        table.rows.append({"row": row, "one": middle[one], "two": middle[two], "gain": gain})
-    ratio = float(table.rows[1]["gain"]) / float(table.rows[0]["gain"])  # type: ignore[arg-type]
+        table.add(row, one=middle[one], two=middle[two], gain=gain)
+    ratio = table.rows[1]["gain"] / table.rows[0]["gain"]
     table.ratios["gain of actors / gain of bare loops"] = ratio
     table.notes.append(f"two actors gain {ratio:.3f} of what two bare loops gain (goal: {GOAL})")
     table.notes.append("serial training, one actor and two ended with the same bits")
     return table
 
 
-def rows(rounds: int) -> Table:
+def rows(rounds: int = 11) -> Table:
     """Measure how fast asynchronous rounds are timed."""
     columns = [("row", "world", ""), ("devices", "H", "d"), ("edges", "M", "d"), ("rate", "rows a CPU-second", ",.0f")]
-    table = Table(f"timing of asynchronous rounds, Q = 5, medians of {rounds} rounds", columns, [], key="clock/rows")
+    table = Table("clock/rows", f"timing of asynchronous rounds, Q = 5, medians of {rounds} rounds", columns)
     for (devices, edges), (name, settings) in (
         (size, world) for size in SIZES for world in {"still": (), "living": LIVING}.items()
     ):
@@ -123,27 +114,5 @@ def rows(rounds: int) -> Table:
             timed = sum(np.isfinite(turn.happens.start_s).sum() for turn in played.turns if turn.round == number)
             rates.append(timed / spent_s)
             state = played.after
-        table.rows.append({"row": name, "devices": devices, "edges": edges, "rate": statistics.median(rates[1:])})
+        table.add(name, devices=devices, edges=edges, rate=statistics.median(rates[1:]))
     return table
-
-
-def main() -> None:
-    """Print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--only", default="actors,rows")
-    parser.add_argument("--rounds", type=int, help="default 6; quick 2")
-    options = parser.parse_args()
-    rounds = options.rounds or (2 if options.quick else 6)
-    only = options.only.split(",")
-
-    def tables() -> Iterator[Table]:
-        if "rows" in only:
-            yield rows(max(rounds, 11))
-        if "actors" in only:
-            yield actors(rounds, options.quick)
-
-    publish(tables(), options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,4 @@
-"""A decision of the shipped policy with its pass in C and with torch's, in turns in one process. ``make bench``.
-
-    python tests/benchmarks/decision.py [--fleets 150]
+"""A decision of the shipped policy with its pass in C and with torch's, in turns in one process.
 
 The answers of both are compared to the last edge: a fleet on which they differ ends the benchmark.
 """
@@ -8,27 +6,23 @@ The answers of both are compared to the last edge: a fleet on which they differ 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.assignment import build_assigner
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
 SIZES = ((10, 5), (50, 5), (100, 5), (200, 5), (50, 10))  # devices and edges
 
 
-def table(fleets: int) -> Table:
+def table(fleets: int = 150) -> Table:
     """Measure all sizes."""
     columns = [("row", "devices, edges", ""), ("c", "C, ms", ".2f"), ("torch", "torch, ms", ".2f"),
                ("ratio", "speed", ".2f")]  # fmt: skip
-    result = Table(f"a decision of the shipped policy, medians of {fleets} fleets", columns, [], key="decision/policy")
+    result = Table("decision/policy", f"a decision of the shipped policy, medians of {fleets} fleets", columns)
     work = Workload(model_bits=448 * 8192)
     assigners = {"torch": build_assigner("d3qn"), "c": build_assigner("d3qn")}
     assigners["torch"]._fast = None
@@ -46,18 +40,6 @@ def table(fleets: int) -> Table:
             assert np.array_equal(*answers), (scheduled, edges, seed)
         medians = {name: statistics.median(values) for name, values in spent.items()}
         ratio = medians["torch"] / medians["c"]
-        result.rows.append({"row": f"{scheduled}, {edges}", "ratio": ratio, **medians})
+        result.add(f"{scheduled}, {edges}", ratio=ratio, **medians)
         result.ratios[f"C / torch, H = {scheduled}, M = {edges}"] = ratio
     return result
-
-
-def main() -> None:
-    """Print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--fleets", type=int, help="default 150; quick 5")
-    options = parser.parse_args()
-    publish((table(options.fleets or (5 if options.quick else 150)) for _ in range(1)), options.json)
-
-
-if __name__ == "__main__":
-    main()

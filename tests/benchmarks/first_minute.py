@@ -1,40 +1,33 @@
-"""The first minute: when each phase of a quickstart with empty caches ends. ``make bench`` runs it.
+"""The first minute: when each phase of a quickstart with empty caches ends.
 
-    python tests/benchmarks/first_minute.py [--repeats 3] [--against WORKTREE] [--warm] [--set KEY=VALUE …]
-
-Each run is ``python -m hflray.tune`` in an empty folder with an empty HOME, so that Numba's cache, the compiled native
-kernel, the measurements of this machine and MLflow's database are made anew, as in the minute after an install.
-`--against` runs the tree of another checkout (with its own ``.venv``) in turns with this one.
-`--warm` runs each tree once more in the same folder, where the first run has filled all caches.
+Each run is ``python -m hflray.tune`` in an empty folder with an empty HOME, so that Numba's cache, the compiled
+kernels and MLflow's database are made anew, as in the minute after an install.
+It is then run once more in the same folder, where the first run has filled all caches.
 
 The CPU seconds of a run are those of all processes that the command started. They vary less than the seconds where the
 machine also works for others. The table shows the fastest and the cheapest run, and the machine must be quiet for it.
-Its ratios compare this tree with the other one, or with a bare loop where there is no other tree.
+Its ratios compare it with a bare loop just before the run.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
-
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Processes, Table, arguments, publish
+from tests.benchmarks._report import Processes, Table
 
 ROOT = Path(__file__).parents[2]
-OWN = "this tree"  # its name in the table, the same in every checkout, so that ratios can be compared
 FOLDER = "hflray_results/quickstart-*/sweep.json"
 STEP_S = 0.1  # time between two looks at the processes
 PHASES = {
@@ -94,16 +87,15 @@ def _text(lines: Sequence[tuple[float, str]]) -> str:
     return "\n".join(line for _, line in lines)
 
 
-def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
-    """Run the quickstart of a checkout in the folder `home`, which holds its HOME and its caches, and stays.
+def quickstart(home: Path, overrides: Sequence[str] = (), tree: Path = ROOT) -> Run:
+    """Run the quickstart of this checkout in the folder `home`, which holds its HOME and its caches, and stays.
 
     Raises:
         SystemExit: the command failed; the message holds its output.
     """
     home.mkdir(exist_ok=True)
     before = set(home.glob("hflray_results/quickstart-*"))
-    python = tree / ".venv" / "bin" / "python"
-    command = [str(python) if python.exists() else sys.executable, "-m", "hflray.tune"]
+    command = [sys.executable, "-m", "hflray.tune"]
     command += [part for setting in overrides for part in ("--set", setting)]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HFLRAY_", "RAY_", "OMP_"))}
     env |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NUMBA_CACHE_DIR": str(home / "numba")}
@@ -137,79 +129,25 @@ def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
     return Run(wall, cpu, last_accuracies(lines), loop_s)
 
 
-def measure(
-    trees: Mapping[str, Path], repeats: int, folder: Path, warm: bool = False, overrides: Sequence[str] = ()
-) -> dict[tuple[str, str], list[Run]]:
-    """Run the quickstart of each named tree in turns; return the runs by the tree's name and "cold" or "warm"."""
-    runs: dict[tuple[str, str], list[Run]] = {}
-    for turn in range(repeats):
-        for name, tree in trees.items():
-            home = folder / f"{name}-{turn}"
-            for caches in ("cold", "warm") if warm else ("cold",):
-                run = quickstart(tree, home, overrides)
-                runs.setdefault((name, caches), []).append(run)
-                times = f"first round {run.wall_s['round']:.1f} s, in all {run.wall_s['end']:.1f} s"
-                print(f"  {name}, {caches}: {times}", flush=True)
-            shutil.rmtree(home)
-    return runs
-
-
-def table(runs: Mapping[tuple[str, str], Sequence[Run]], title: str) -> Table:
-    """Return the table of the seconds of the fastest run and the CPU seconds of the cheapest, at each phase's end.
-
-    Its ratios say how many times as fast `OWN` is as the other tree with the same caches or, where there is no other
-    tree, as the bare loop just before the run.
-    """
-    columns = [("phase", "phase", "")]
-    rows: list[dict[str, object]] = [{"phase": text} for text in PHASES.values()]
-    result = Table(title, columns, rows, key="first minute/phases")
+def table(repeats: int = 3, overrides: Sequence[str] = ()) -> Table:
+    """Measure, and return the seconds of the fastest run and the CPU seconds of the cheapest, at each phase's end."""
+    runs: dict[str, list[Run]] = {"cold": [], "warm": []}
+    with tempfile.TemporaryDirectory(prefix="hflray-first-minute-") as folder:
+        for turn in range(repeats):
+            for caches in runs:
+                runs[caches].append(quickstart(Path(folder) / str(turn), overrides))
+    result = Table("first minute/phases", f"the quickstart, best of {repeats}", [("row", "phase", "")])
+    rows = {phase: {"row": text} for phase, text in PHASES.items()}
     for kind, unit in KINDS.items():
-        best = {key: min(some, key=lambda run: getattr(run, kind)["end"]) for key, some in runs.items()}
-        for (name, caches), run in best.items():
-            column = f"{name}, {caches}, {unit}"
-            columns.append((column, column, ".1f"))
-            for row, phase in zip(rows, PHASES, strict=True):
-                row[column] = result.facts[f"{column}, {phase}"] = getattr(run, kind)[phase]
-        for (name, caches), run in best.items():
-            if name != OWN:
-                continue
-            other = next((best[key] for key in best if key[0] != OWN and key[1] == caches), None)
-            column = f"ratio, {caches}, {unit}"
-            if other is not None:
-                columns.append((column, f"× as fast, {caches}, {unit}", ".2f"))
-                for row, phase in zip(rows, PHASES, strict=True):
-                    row[column] = getattr(other, kind)[phase] / getattr(run, kind)[phase]
+        for caches, some in runs.items():
+            best = min(some, key=lambda run: getattr(run, kind)["end"])
+            result.columns.append((f"{caches}, {unit}", f"{caches}, {unit}", ".1f"))
+            for phase, seconds in getattr(best, kind).items():
+                rows[phase][f"{caches}, {unit}"] = result.facts[f"{caches}, {unit}, {phase}"] = seconds
             for phase in COMPARED:
-                reference_s = run.loop_s if other is None else getattr(other, kind)[phase]
-                result.ratios[f"{caches}, {PHASES[phase]}, {unit}"] = reference_s / getattr(run, kind)[phase]
-    for (name, caches), some in runs.items():
+                result.ratios[f"{caches}, {PHASES[phase]}, {unit}"] = best.loop_s / getattr(best, kind)[phase]
+    result.rows = list(rows.values())
+    for caches, some in runs.items():
         accuracies = ", ".join(f"{value:.1f}" for value in some[0].accuracy.values())
-        result.notes.append(f"{name}, {caches}: last accuracies {accuracies} %")
-    alone = all(name == OWN for name, _ in runs)
-    result.notes.append(f"ratios: against {'a bare loop' if alone else 'the other tree'}")
+        result.notes.append(f"{caches}: last accuracies {accuracies} %")
     return result
-
-
-def tables(repeats: int, against: Path | None, warm: bool, overrides: Sequence[str]) -> Iterator[Table]:
-    """Measure, and yield the table. The arguments are those of the command line."""
-    trees = {OWN: ROOT} | ({against.resolve().name: against.resolve()} if against else {})
-    with tempfile.TemporaryDirectory(prefix="hflray-first-minute-") as name:
-        runs = measure(trees, repeats, Path(name), warm, overrides)
-    yield table(runs, f"the quickstart, best of {repeats}")
-
-
-def main(words: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = arguments(__doc__)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--against", type=Path, help="another checkout, which is measured in turns with this one")
-    parser.add_argument("--warm", action="store_true", help="run each tree once more with the caches that it has made")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    options = parser.parse_args(words)
-    repeats = 1 if options.quick else options.repeats
-    overrides = [*(["max_rounds=1"] if options.quick else []), *options.overrides]
-    publish(tables(repeats, options.against, options.warm, overrides), options.json)
-
-
-if __name__ == "__main__":
-    main()

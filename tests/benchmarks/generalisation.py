@@ -1,6 +1,4 @@
-"""The learned assigner on fleets inside and outside its training, compared with local search. ``make bench`` runs it.
-
-python -m tests.benchmarks.generalisation [--policy FILE] [--fleets 100] [--only "H = 50, M = 5"]
+"""The learned assigner on fleets inside and outside its training, compared with local search.
 
 Objectives are divided by local search's on the same fleets (1.00 is as good): the ratio of the means, and the mean of
 the ratios, which no single fleet dominates. Times are medians and 95th percentiles of `assign` in ms, on one thread.
@@ -9,22 +7,18 @@ the ratios, which no single fleet dominates. Times are medians and 95th percenti
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.assignment import build_assigner
 from hflray.assignment.objective import all_costs, round_problem
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
 KB = 8192.0
 FIXED = (0.5, 1.0, 1.5, 2.2, 3.0)  # MHz
@@ -47,8 +41,8 @@ SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = None) -> Table:
-    """Measure, and return the table. The arguments are those of the command line."""
+def table(fleets: int = 100, policy: str | None = None, only: Sequence[str] = tuple(SCENARIOS)) -> Table:
+    """Measure the policy of a file (None: the shipped one) on so many fleets of each scenario."""
     assigners = {
         "local search": build_assigner("local_search"),
         "HFEL-300": build_assigner("hfel"),
@@ -58,15 +52,11 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
         "d3qn, optimum": build_assigner("d3qn", policy=policy, polish_ms="optimum"),
     }
     columns = [
-        ("row", "", ""),
-        ("of_means", "of local search's mean", ".3f"),
-        ("mean_ratio", "mean ratio", ".3f"),
-        ("median_ratio", "median ratio", ".3f"),
-        ("ms", "ms", ".2f"),
-        ("ms_p95", "95th percentile", ".2f"),
-    ]
-    result = Table(f"the learned assigner, {fleets} fleets each", columns, [], key="generalisation/scenarios")
-    for name in only or SCENARIOS:
+        ("row", "", ""), ("of_means", "of local search's mean", ".3f"), ("mean_ratio", "mean ratio", ".3f"),
+        ("median_ratio", "median ratio", ".3f"), ("ms", "ms", ".2f"), ("ms_p95", "95th percentile", ".2f"),
+    ]  # fmt: skip
+    result = Table("generalisation/scenarios", f"the learned assigner, {fleets} fleets each", columns)
+    for name in only:
         scheduled, fleet_options, work_options = SCENARIOS[name]
         work = Workload(**{"model_bits": 448 * KB, **work_options})
         config = FleetConfig(num_devices=max(100, scheduled), **fleet_options)
@@ -94,31 +84,11 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
         )
         for key in assigners:
             values, spent_ms = np.array(objective[key]), np.array(milliseconds[key])
-            result.rows.append(
-                {
-                    "row": f"{name}: {key}",
-                    "of_means": values.mean() / reference.mean(),
-                    "mean_ratio": np.mean(values / reference),
-                    "median_ratio": np.median(values / reference),
-                    "ms": np.median(spent_ms),
-                    "ms_p95": np.percentile(spent_ms, 95),
-                }
-            )
+            ratios = values / reference
+            result.add(
+                f"{name}: {key}", of_means=values.mean() / reference.mean(), mean_ratio=ratios.mean(),
+                median_ratio=np.median(ratios), ms=np.median(spent_ms), ms_p95=np.percentile(spent_ms, 95),
+            )  # fmt: skip
             result.ratios[f"{name}: {key}"] = 1e3 * statistics.median(loops_s) / float(np.median(spent_ms))
     result.notes.append("ratios: decisions in the time of a bare loop")
     return result
-
-
-def main() -> None:
-    """Print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--policy", help="policy file; default: the shipped one")
-    parser.add_argument("--fleets", type=int, help="default 100; quick 4")
-    parser.add_argument("--only", action="append", choices=tuple(SCENARIOS), help="a scenario; may be repeated")
-    options = parser.parse_args()
-    fleets = options.fleets or (4 if options.quick else 100)
-    publish((table(fleets, options.policy, options.only) for _ in range(1)), options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """A million devices that learn: seconds of a round beside a thousand devices, and the memory of all processes.
 
-    python tests/benchmarks/million.py [--data FOLDER] [--rounds 5] [--samples 20 40] [--scheduled 1000] [--backend ray]
-
 Both fleets draw their samples of Fashion-MNIST on demand (``data.partition: resampled``) in a living world: every
 kind of part of `tests/benchmarks/world.py` is on, with devices that answer 99 % of the time, so that a fleet of a
 thousand has them too. H = 1,000 devices, L = Q = 1, on an actor of Ray each, because two experiments share two CPUs.
@@ -13,36 +11,42 @@ process tree with one experiment alone, in its own process.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import time
-from contextlib import suppress
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
-
+from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
-from tests.benchmarks._report import Table, arguments, publish
-from tests.benchmarks.actors import memory_mb, paper
+from tests.benchmarks._report import Table
 from tests.benchmarks.world import EVERYTHING, PARTS
 
 THERE = "world.availability={name: markov, options: {mean_on_s: 60000, mean_off_s: 600}}"
 LIVING = (*(part for part in EVERYTHING if part not in PARTS["availability (markov)"]), THERE)
 
 
+def paper(*overrides: str) -> ExperimentConfig:
+    """Return the paper's setting on Fashion-MNIST, or on noise of its shape."""
+    data = ["data.name=synthetic", "data.samples_per_device=[400, 700]"]
+    folder = os.environ.get("HFLRAY_DATA")
+    if folder and (Path(folder) / "fashion_mnist.npz").is_file():
+        data = ["data.name=fashion_mnist", f"data.root={folder}"]
+    return load_config(None, [*data, "scheduling.name=fedavg", "assignment.name=geographic", *overrides])
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What both fleets have in common: folder of the data, H, range of D_n, rounds and backend."""
+    """What both fleets have in common: H, range of D_n, rounds and backend."""
 
-    data: str | None
     scheduled: int
     samples: tuple[int, int]
     rounds: int
@@ -51,7 +55,7 @@ class Setting:
     def experiment(self, num_devices: int) -> Experiment:
         """Return the experiment of a fleet of N devices."""
         config = paper(
-            self.data, *LIVING, "clock.edge.deadline=2", "world.wait_s=60", "data.partition=resampled",
+            *LIVING, "clock.edge.deadline=2", "world.wait_s=60", "data.partition=resampled",
             f"fleet.num_devices={num_devices}", f"scheduling.num_scheduled={self.scheduled}",
             f"data.samples_per_device={list(self.samples)}", "training.local_iterations=1",
             "training.edge_iterations=1", f"max_rounds={self.rounds}", "target_accuracy=null",
@@ -70,38 +74,31 @@ def check(run: Experiment, records: list[RoundRecord]) -> None:
     assert records[-1].test_loss < records[0].test_loss
 
 
-def tree_mb() -> float:
-    """Return the proportional set size of this process and all its descendants, MB."""
-    size_mb = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(FileNotFoundError, ProcessLookupError, KeyError):  # it has ended meanwhile
-            size_mb += memory_mb(process.pid)[0]
-    return size_mb
-
-
-def alone(setting: Setting, num_devices: int) -> None:
-    """Run one experiment, and print the largest memory after a round, MB."""
+def alone(setting: Setting, num_devices: int) -> float:
+    """Run one experiment in this process, and return the largest memory of all its processes after a round, MB."""
     with setting.experiment(num_devices) as run:
         records, largest_mb = [], 0.0
         for record in run:
             records.append(record)
-            largest_mb = max(largest_mb, tree_mb())
+            family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+            largest_mb = max(largest_mb, sum(process.memory_full_info().pss for process in family) / 2**20)
         check(run, records)
-    print(largest_mb)
+    return largest_mb
 
 
-def table(setting: Setting, sizes: list[int]) -> Table:
-    """Measure the fleets of both sizes."""
+def table(
+    scheduled: int = 1_000, sizes: Sequence[int] = (1_000, 1_000_000), samples: tuple[int, int] = (20, 40),
+    rounds: int = 5, backend: str = "ray",
+) -> Table:  # fmt: skip
+    """Measure the fleets of both sizes: H devices of so many samples each."""
     columns = [
         ("row", "N", ""), ("round", "round, s", ".2f"), ("plan", "of it planning, s", ".3f"),
         ("passes", "samples/s", ",.0f"), ("devices", "devices that trained", ",.0f"),
         ("build", "to build, s", ".1f"), ("memory", "all processes, MB", ",.0f"),
     ]  # fmt: skip
-    low, high = setting.samples
-    title = (
-        f"a round of H = {setting.scheduled:,} devices of {low} to {high} samples in a living world, {setting.backend}"
-    )
-    result = Table(title, columns, [], key="million/round")
+    title = f"a round of H = {scheduled:,} devices of {samples[0]} to {samples[1]} samples in a living world, {backend}"
+    result = Table("million/round", title, columns)
+    setting = Setting(scheduled, samples, rounds, backend)
     runs, builds_s = [], []
     for size in sizes:
         begin = time.perf_counter()
@@ -110,56 +107,25 @@ def table(setting: Setting, sizes: list[int]) -> Table:
         _ = runs[-1].scheduler, runs[-1].hierarchy
     seconds: list[list[float]] = [[] for _ in sizes]
     records: list[list[RoundRecord]] = [[] for _ in sizes]
-    for index in range(setting.rounds):
+    for index in range(rounds):
         for k in (0, 1) if index % 2 else (1, 0):
             begin = time.perf_counter()
             records[k].append(runs[k].run_round())
             seconds[k].append(time.perf_counter() - begin)
-    for run, each in zip(runs, records, strict=True):
-        check(run, each)
+    for run, made in zip(runs, records, strict=True):
+        check(run, made)
         run.close()
-    each_s = []
-    for size, taken, each, build_s in zip(sizes, seconds, records, builds_s, strict=True):
-        passes = [record.samples_trained for record in each[1:]]
-        each_s.append(statistics.median(s / count for s, count in zip(taken[1:], passes, strict=True)))
-        command = [
-            sys.executable, __file__, "--alone", str(size), "--rounds", str(setting.rounds), "--backend",
-            setting.backend, "--scheduled", str(setting.scheduled), "--samples", *map(str, setting.samples),
-            *(["--data", setting.data] if setting.data else []),
-        ]  # fmt: skip
-        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
-        planned = [sum(record.wall[f"{name}_s"] for name in ("schedule", "assign", "allocate")) for record in each[1:]]
-        result.rows.append({
-            "row": f"{size:,}", "round": statistics.median(taken[1:]), "plan": statistics.median(planned),
-            "passes": 1 / each_s[-1], "devices": np.mean([record.timeline.participates.sum() for record in each[1:]]),
-            "build": build_s, "memory": float(answer),
-        })  # fmt: skip
-    result.facts["time of a sample's pass, large over small fleet"] = each_s[1] / each_s[0]
-    result.ratios["large over small fleet, samples/s"] = each_s[0] / each_s[1]
-    result.notes.append(f"a sample's pass takes {each_s[1] / each_s[0]:.2f} of that of the small fleet")
+    for size, taken, (_, *made), build_s in zip(sizes, seconds, records, builds_s, strict=True):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            memory = pool.submit(alone, setting, size).result()
+        planned = [sum(record.wall[f"{name}_s"] for name in ("schedule", "assign", "allocate")) for record in made]
+        passes = [record.samples_trained / took_s for record, took_s in zip(made, taken[1:], strict=True)]
+        result.add(
+            f"{size:,}", round=statistics.median(taken[1:]), plan=statistics.median(planned),
+            passes=statistics.median(passes),
+            devices=np.mean([record.timeline.participates.sum() for record in made]), build=build_s, memory=memory,
+        )  # fmt: skip
+    small, large = (row["passes"] for row in result.rows)
+    result.ratios["large over small fleet, samples/s"] = large / small
+    result.notes.append(f"a sample's pass takes {small / large:.2f} of that of the small fleet")
     return result
-
-
-def main() -> None:
-    """Print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument(
-        "--data", default=os.environ.get("HFLRAY_DATA"), help="folder of fashion_mnist.npz; default: $HFLRAY_DATA"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="default 5")
-    parser.add_argument("--samples", type=int, nargs=2, default=[20, 40], help="range of D_n; default 20 to 40")
-    parser.add_argument("--scheduled", type=int, help="H; default 1,000; quick 50")
-    parser.add_argument("--backend", default="ray", help="ray, which is the default, or serial")
-    parser.add_argument("--alone", type=int, help="run one fleet of so many devices, and print its memory")
-    options = parser.parse_args()
-    scheduled = options.scheduled or (50 if options.quick else 1_000)
-    setting = Setting(options.data, scheduled, tuple(options.samples), options.rounds, options.backend)
-    if options.alone:
-        alone(setting, options.alone)
-        return
-    sizes = [100, 5_000] if options.quick else [1_000, 1_000_000]
-    publish((table(setting, sizes) for _ in range(1)), options.json)
-
-
-if __name__ == "__main__":
-    main()

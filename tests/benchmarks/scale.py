@@ -1,6 +1,4 @@
-"""Fleets from 100 to 1,000,000 devices: seconds of each step against N, the exponent, and the plot. ``make bench``.
-
-    python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER] [--only steps|exponents]
+"""Fleets from 100 to 1,000,000 devices: seconds of each step against N, and the exponent.
 
 A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain reads all
 H × M links, which are N² / 10,000; the other steps read a fixed number per device. The exponent is the slope of
@@ -16,67 +14,30 @@ from __future__ import annotations
 
 import resource
 import statistics
-import sys
-import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
 
-import matplotlib
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
-matplotlib.use("Agg")
 COMPARED = 10_000  # ratios are stored from this N on; calls are too short below it
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
-Answer = TypeVar("Answer")
-
-
-def measure(num_devices: int, seed: int = 0) -> tuple[dict[str, float], float, float]:
-    """Return the seconds of each step, the gain of local search over best gain, and the allocation's KKT residual."""
-    seconds: dict[str, float] = {}
-
-    def timed(name: str, call: Callable[[], Answer]) -> Answer:
-        start = time.perf_counter()
-        answer = call()
-        seconds[name] = time.perf_counter() - start
-        return answer
-
-    rng = np.random.default_rng(seed)
-    work = Workload(model_bits=448 * 8192)
-    config = FleetConfig(num_devices=num_devices, num_edges=max(5, num_devices // 1000))
-    fleet = timed("sample", lambda: sample_fleet(config, rng))
-    devices = np.sort(rng.choice(num_devices, num_devices // 10, replace=False))
-    timed("geographic", lambda: build_assigner("geographic").assign(fleet, work, devices, rng))
-    objective = []
-    for name, assigner in (
-        ("best gain", build_assigner("best_gain")),
-        ("local search", build_assigner("local_search", candidates=12)),
-    ):
-        edges = timed(name, lambda assigner=assigner: assigner.assign(fleet, work, devices, rng))
-        allocation = timed("allocation", lambda edges=edges: allocate_round(fleet, work, devices, edges))
-        cost = timed("cost", lambda e=edges, a=allocation: round_cost(fleet, work, devices, e, a))
-        objective.append(cost.objective)
-    return seconds, 1 - objective[1] / objective[0], float(allocation.kkt_residual)
 
 
 BASE = {"N": 200_000, "H": 10_000, "M": 100}
 VARIED = {"N": (100_000, 300_000, 1_000_000), "H": (3_000, 10_000, 30_000), "M": (30, 100, 300)}
 
 
-def steps_of(num_devices: int, num_scheduled: int, num_edges: int) -> dict[str, Callable[[], object]]:
+def steps_of(num_devices: int, num_scheduled: int, num_edges: int, seed: int = 0) -> dict[str, Callable[[], object]]:
     """Return the steps of a round's decisions as functions, each with all that it needs made beforehand."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     work = Workload(model_bits=448 * 8192)
     config = FleetConfig(num_devices=num_devices, num_edges=num_edges)
     fleet = sample_fleet(config, rng)
@@ -95,106 +56,71 @@ def steps_of(num_devices: int, num_scheduled: int, num_edges: int) -> dict[str, 
     }
 
 
-def spent(call: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of a call, the less of two, and the peak of what another one allocates, MB."""
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds of a call, the less of two, because the first may compile."""
     seconds = []
     for _ in range(2):
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def peak_mb(call: Callable[[], object]) -> float:
+    """Return the peak of what a call allocates, MB."""
     tracemalloc.start()
     call()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return min(seconds), peak / 2**20
+    return peak / 2**20
 
 
 def exponents(scale: float = 1.0) -> Table:
-    """Measure the exponents of seconds and memory against each of N, H and M, the other two as in `BASE`."""
+    """Measure the exponents of seconds and memory against N, H and M, the others as in `BASE`, all times `scale`."""
     columns = [("row", "step", ""), ("seconds", "s", ".4f"), ("memory", "MB", ".1f")]
     columns += [(f"{of} {name}", f"{of}, {name}", ".2f") for of in ("time", "memory") for name in VARIED]
     base = ", ".join(f"{name} = {round(size * scale):,}" for name, size in BASE.items())
-    result = Table(f"exponents of time and memory, from {base}", columns, [], key="scale/exponents")
+    result = Table("scale/exponents", f"exponents of time and memory, from {base}", columns)
     # Of each step its seconds and MB, by what is varied.
     measured: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in STEPS}
     for varied, sizes in VARIED.items():
         for size in sizes:
             counts = {name: round(count * scale) for name, count in (BASE | {varied: size}).items()}
             for name, call in steps_of(counts["N"], counts["H"], counts["M"]).items():
-                measured[name].setdefault(varied, []).append(spent(call))
+                measured[name].setdefault(varied, []).append((seconds_of(call), peak_mb(call)))
     for name, by in measured.items():
-        row: dict[str, object] = {"row": name, "seconds": by["H"][1][0], "memory": by["H"][1][1]}
+        row: dict[str, float] = {"seconds": by["H"][1][0], "memory": by["H"][1][1]}
         for varied, pairs in by.items():
             for of, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
                 slope = float(np.polyfit(np.log(VARIED[varied]), np.log(np.maximum(values, 1e-9)), 1)[0])
                 row[f"{of} {varied}"] = result.facts[f"{of} of {name} against {varied}"] = slope
-        result.rows.append(row)
+        result.add(name, **row)
     ranges = "; ".join(f"{name}: {', '.join(f'{round(size * scale):,}' for size in VARIED[name])}" for name in VARIED)
     result.notes.append(f"one is varied at a time ({ranges}); an exponent is a slope over three sizes")
     return result
 
 
-def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
-    """Draw seconds against N, both logarithmic, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.subplots()
-    for name in STEPS:
-        axes.loglog(sizes, seconds[name], marker="o", label=name)
-    axes.set(xlabel="devices N (a tenth scheduled, N / 1,000 edges)", ylabel="s", title="Time of a round's decisions")
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
-def table(largest: int, folder: Path) -> Table:
-    """Measure fleets of up to `largest` devices, and write scale.png to `folder`."""
+def steps(largest: int = 1_000_000) -> Table:
+    """Measure fleets of up to `largest` devices."""
     sizes = [10**power for power in range(2, 7) if 10**power <= largest]
-    measure(20_000)  # compile the kernels
-    measure(50_000)  # compile the search of large rounds
-    columns = [
-        ("row", "N", ""),
-        *((name, f"{name}, s", ".4f") for name in STEPS),
-        ("below", "below best gain", ".1%"),
-        ("residual", "residual", ".0e"),
-    ]
-    result = Table("seconds of a round's decisions against the size of the fleet", columns, [], key="scale/steps")
-    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    columns = [("row", "N", ""), *((name, f"{name}, s", ".4f") for name in STEPS)]
+    result = Table("scale/steps", "seconds of a round's decisions against the size of the fleet", columns)
     for size in sizes:
         loop_s = yardstick_s()
-        turns = [measure(size, seed) for seed in range(3 if size <= 100_000 else 1)]
-        for name in STEPS:
-            seconds[name].append(statistics.median(spent[name] for spent, _, _ in turns))
-            if size >= COMPARED:
-                result.ratios[f"{name}, N = {size:,}"] = loop_s / seconds[name][-1]
-        row: dict[str, object] = {"row": f"{size:,}", "below": turns[0][1], "residual": max(turn[2] for turn in turns)}
-        result.rows.append(row | {name: seconds[name][-1] for name in STEPS})
+        turns = [
+            {name: seconds_of(call) for name, call in steps_of(size, size // 10, max(5, size // 1000), seed).items()}
+            for seed in range(3 if size <= 100_000 else 1)
+        ]
+        seconds = {name: statistics.median(turn[name] for turn in turns) for name in STEPS}
+        result.add(f"{size:,}", **seconds)
+        if size >= COMPARED:
+            result.ratios |= {f"{name}, N = {size:,}": loop_s / seconds[name] for name in STEPS}
     if len(sizes) >= 3:
-        slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS}
+        last = result.rows[-3:]
+        slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log([row[name] for row in last]), 1)[0] for name in STEPS}
         result.facts |= {f"exponent, {name}": float(slope) for name, slope in slopes.items()}
         result.notes.append("exponents: " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items()))
-    plot(sizes, seconds, folder / "scale.png")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
     result.facts["peak_gib"] = peak
-    result.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
-    result.notes.append("ratios: calls in the time of a bare loop")
+    result.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; ratios: calls in the time of a bare loop")
     return result
-
-
-def main() -> None:
-    """Print the table, and write scale.png."""
-    parser = arguments(__doc__)
-    parser.add_argument("--largest", type=lambda text: int(float(text)), help="default 1,000,000; quick 10,000")
-    parser.add_argument("--out", type=Path, help="folder of scale.png; default: a new temporary one")
-    parser.add_argument("--only", choices=("steps", "exponents"), help="one of the two tables")
-    options = parser.parse_args()
-    folder = options.out or Path(tempfile.mkdtemp(prefix="hflray-scale-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    largest = options.largest or (10_000 if options.quick else 1_000_000)
-    tables = {"steps": lambda: table(largest, folder), "exponents": lambda: exponents(0.1 if options.quick else 1.0)}
-    publish((tables[name]() for name in tables if options.only in (None, name)), options.json)
-
-
-if __name__ == "__main__":
-    main()

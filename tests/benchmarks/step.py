@@ -1,7 +1,5 @@
 """Where a user's network spends a gradient step, and how fast each kernel makes it, on one thread.
 
-    python tests/benchmarks/step.py [--model gru|resnet8] [--kernels eager,channels_last,layers] [--turns 21]
-
 The kernels take turns, and the figures are medians of CPU time. Then torch's profiler says what part of the time in
 operations each kind takes, without the operations that it calls, and all that run in the backward pass. Python around
 the operations is not in it.
@@ -10,21 +8,18 @@ the operations is not in it.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
-
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training.kernels import Kernel, KernelName, Precision, suitable
 from tests.benchmarks._kernels import sample_kernel
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 from tests.benchmarks.training import BATCH, PROBLEMS
 
 # Parts of the names of the operations in each column, of which the first that fits is taken.
@@ -62,10 +57,10 @@ def shares(kernel: Kernel) -> dict[str, float]:
     return {part: time_us / whole for part, time_us in spent.items()}
 
 
-def table(model: str, names: list[str] | None, turns: int) -> Table:
+def table(model: str, names: Sequence[str] | None, turns: int) -> Table:
     """Measure the kernels of a network in turn."""
     torch.set_num_threads(1)
-    problem = PROBLEMS[model]
+    problem = PROBLEMS.get(model) or Problem((1, 28, 28), 10, model=ModelSpec(model))
     kernels = {
         (name, precision): sample_kernel(cast(KernelName, name), problem, BATCH, precision)
         for precision in cast(tuple[Precision, ...], ("float32", "bf16"))
@@ -78,31 +73,18 @@ def table(model: str, names: list[str] | None, turns: int) -> Table:
             measured[key] += [spent] if turn else []
     columns = [("row", "kernel", ""), ("ms", "a step, ms", ".1f"), ("ratio", "speed", ".2f")]
     columns += [(part, part, ".1%") for part in ("backward", *PARTS, "others")]
-    result = Table(f"a step of {model}, batch {BATCH}, one thread, CPU time", columns, [], key=f"step/{model}")
+    result = Table(f"step/{model}", f"a step of {model}, batch {BATCH}, one thread, CPU time", columns)
     base = next(iter(measured.values()))
     for key, spent in measured.items():
         ratio = statistics.median(one / other for one, other in zip(base, spent, strict=True))
-        row = {"row": " ".join(key), "ms": statistics.median(spent), "ratio": ratio}
-        result.rows.append(row | shares(kernels[key]))
+        result.add(" ".join(key), ms=statistics.median(spent), ratio=ratio, **shares(kernels[key]))
         result.ratios[" ".join(key)] = ratio
     return result
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--model", choices=["gru", "resnet8"], help="default: both")
-    parser.add_argument("--kernels", help="default: all that are suitable")
-    parser.add_argument("--turns", type=int, help="default 21; quick 3")
-    options = parser.parse_args()
-    names = options.kernels.split(",") if options.kernels else None
-
-    def tables() -> Iterator[Table]:
-        for model in [options.model] if options.model else ["resnet8", "gru"]:
-            yield table(model, names, options.turns or (3 if options.quick else 21))
-
-    publish(tables(), options.json)
-
-
-if __name__ == "__main__":
-    main()
+def tables(
+    models: Sequence[str] = ("resnet8", "gru"), kernels: Sequence[str] | None = None, turns: int = 21
+) -> Iterator[Table]:
+    """Measure these networks with these kernels; None: with all that are suitable."""
+    for model in models:
+        yield table(model, kernels, turns)

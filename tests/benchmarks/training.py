@@ -1,9 +1,6 @@
-"""Local training compared with a bare PyTorch loop, Flower and pfl-research in one run. ``make bench`` runs it.
+"""Local training compared with a bare PyTorch loop, Flower and pfl-research in one run.
 
-    python tests/benchmarks/training.py [--quick] [--data fashion_mnist.npz] [--repeats 3] [--only bare1,bare2,...]
-        [--one-core] [--installed-peers] [--model paper_cnn|resnet8|gru]
-
-All contestants do the same work: H devices of about 550 samples, the network of ``--model``, batch 64, and one
+All contestants do the same work: H devices of about 550 samples, the network of `model`, batch 64, and one
 aggregation (Q = M = 1, because the peers have no edges). Speed does not depend on which 50 of 100 devices are
 scheduled, so only the scheduled ones exist. All contestants run at the same time and train one round each in turn, so
 that other work on the machine affects them alike. Every figure is a median of the turns' ratios. Before the timing, two
@@ -15,9 +12,8 @@ platforms' overhead (part of hflray's is a heap that keeps its memory), and the 
 the gain of the kernel. A last table gives Ray's share of a round at the paper's Q = 5, M = 5, at which the serial
 backend and the actors must end with the same bits.
 
-Flower and pfl-research have their own virtual environments in ~/.cache/hflray/bench, which are made from PyPI on first
-use, or before by ``python -m tests.benchmarks peers``, as `make bench` does. With ``--installed-peers`` none is made,
-and the row of a peer without an environment says "not measured".
+Flower and pfl-research have their own virtual environments in ~/.cache/hflray/bench, which ``python -m tests.benchmarks
+peers`` makes from PyPI. The row of a peer without an environment says "not measured".
 """
 
 from __future__ import annotations
@@ -30,26 +26,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.config import TrainingConfig
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
-from hflray.support.cache import cache_folder
-from hflray.training.kernel_choice import settled
+from hflray.support.private import cache_folder
+from hflray.training.job import torch_threads
+from hflray.training.kernels import settled
 from hflray.training.machine import available_cpus
-from hflray.training.steps import torch_threads
-from tests.benchmarks._report import Table, arguments, conditions, publish
+from tests.benchmarks._report import Processes, Table, conditions
 
 # What each network learns, and the mean and deviation of its images.
 PROBLEMS = {
@@ -64,11 +60,7 @@ FULL_STEPS = 2  # full-batch steps that must give all the same weights; two step
 LARGEST_DIFFERENCE = 1e-4  # relative difference of these weights; float32 sums in another order give 1e-7
 LARGEST_LOSS_RATIO = 1.1  # after the timed rounds; another order of the batches alone gave 1.04 (4 devices)
 EDGES = (5, 5)  # Q and M of the paper
-SHARES = ("ray", "waiting", "beyond_busiest")  # of a round; see peers/ours.py
-BATCH, PASSES_OF_A_SAMPLE = (
-    64,
-    5.52e6,
-)  # floating-point operations of the forward pass and all gradients except the images'
+BATCH = 64
 PINS = {"flwr": "flwr[simulation]==1.41.0", "pfl": "pfl[pytorch]==0.6.0"}
 Command = list[str]
 
@@ -98,16 +90,22 @@ class Contestant:
     peak_mb: float = 0.0
     notes: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def word(self) -> str:
+        """The first word of the name."""
+        return self.name.split()[0]
+
     def start(self) -> None:
+        """Start the processes."""
         begin = time.perf_counter()
         env = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{PEERS}", "PYTHONWARNINGS": "ignore"}
         # Ray's workers have niceness 15, so that on a busy machine bare loops would get more of a CPU than they.
         env |= {"RAY_worker_niceness": "0"}
-        for command in self.commands:
-            log = (cache_folder("bench") / f"{self.name.split()[0]}.log").open("w")
-            self.processes.append(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
-            )
+        log = (cache_folder("bench") / f"{self.word}.log").open("w")
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+            for command in self.commands
+        ]
         self._wait("ready")
         self.start_s = time.perf_counter() - begin
 
@@ -118,19 +116,17 @@ class Contestant:
         begin = time.perf_counter()
         for index, process in enumerate(self.processes):
             command = {
-                "local_iterations": local_iterations,
-                "batch_size": batch_size,
+                "local_iterations": local_iterations, "batch_size": batch_size,
                 "save": str(self._path(save, index)) if save else None,
-                "edge_iterations": edges[0],
-                "num_edges": edges[1],
-            }
+                "edge_iterations": edges[0], "num_edges": edges[1],
+            }  # fmt: skip
             process.stdin.write(json.dumps(command) + "\n")
             process.stdin.flush()
         self._wait("done")
         return time.perf_counter() - begin
 
     def _path(self, folder: Path, index: int) -> Path:
-        return folder / f"{self.name.split()[0]}-{index}.npy"
+        return folder / f"{self.word}-{index}.npy"
 
     def model(self, folder: Path, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the model that `round` has saved, (P,), averaged over the processes by `sizes`, D_n, (H,)."""
@@ -148,21 +144,44 @@ class Contestant:
                     f"{note['kernel']} and {note['threads']}: no comparison"
                 )
 
-    def timed(self, local_iterations: int, **options: Any) -> None:
-        before, watch = self.cpu_time(), _Peak(self)
-        self.seconds.append(self.round(local_iterations, **options))
-        self.cpu_seconds.append(self.cpu_time() - before)
-        self.peak_mb = max(self.peak_mb, watch.stop())
+    def timed(self, local_iterations: int, save: Path | None) -> None:
+        """Train one round, and note its seconds, its CPU seconds and its memory, MB, of which shared pages count once.
+
+        The memory is read every two seconds, because reading it takes time.
+        """
+        counters = [Processes(process.pid) for process in self.processes]
+        before, over = sum(counter.look() for counter in counters), threading.Event()
+
+        def watch() -> None:
+            while not over.wait(2.0):
+                self._look_at_memory()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        self.seconds.append(self.round(local_iterations, save=save))
+        over.set()
+        thread.join()
+        self.cpu_seconds.append(sum(counter.look() for counter in counters) - before)
+        self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        total = 0
+        for top in (psutil.Process(process.pid) for process in self.processes):
+            for process in (top, *top.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+        self.peak_mb = max(self.peak_mb, total / 2**20)
 
     def _wait(self, word: str) -> None:
         for process in self.processes:
             while (line := process.stdout.readline()).split()[:1] != [word]:  # Flower also prints to stdout
                 if not line:
-                    raise RuntimeError(f"{self.name} ended: see {cache_folder('bench')}/{self.name.split()[0]}.log")
+                    raise RuntimeError(f"{self.name} ended: see {cache_folder('bench')}/{self.word}.log")
             if word == "done":
                 self.notes.append(json.loads(line.partition(" ")[2]))
 
     def stop(self) -> None:
+        """End the processes."""
         for process in self.processes:
             process.stdin.close()
         for process in self.processes:
@@ -171,87 +190,34 @@ class Contestant:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def tree(self) -> set[int]:
-        """Return the ids of the processes and their descendants."""
-        parents: dict[int, int] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-        pids = {process.pid for process in self.processes}
-        while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
-            pids |= more
-        return pids
 
-    def cpu_time(self) -> float:
-        total = 0.0
-        for pid in self.tree():
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            except OSError:
-                continue
-        return total
-
-    def memory_mb(self) -> float:
-        """Return the proportional set size of all processes, MB, which counts shared pages once."""
-        total = 0
-        for pid in self.tree():
-            try:
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-            except OSError:
-                continue
-        return total / 1024
-
-
-class _Peak:
-    """Sample a contestant's memory while it trains, every two seconds, because reading it takes time."""
-
-    def __init__(self, contestant: Contestant) -> None:
-        self._contestant, self._end, self._peak = contestant, threading.Event(), 0.0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._end.wait(2.0):
-            self._peak = max(self._peak, self._contestant.memory_mb())
-
-    def stop(self) -> float:
-        self._end.set()
-        self._thread.join()
-        return max(self._peak, self._contestant.memory_mb())
-
-
-def environment(name: str, make: bool = True) -> Path:
+def environment(name: str, make: bool) -> Path:
     """Return the Python of a peer's virtual environment, which is made if it is missing and `make` is true.
 
     An environment of other versions than `PINS` and this process's torch counts as missing.
 
-    Raises RuntimeError with the reason if there is no environment.
+    Raises:
+        RuntimeError: there is no environment; the message has the reason.
     """
     folder = cache_folder("bench") / name
-    python = folder / "bin" / "python"
+    python, ready = folder / "bin" / "python", folder / "ready"
     # This process's version of torch is installed first, and pinned, so that a peer brings no other version.
-    wanted = f"{PINS[name]}\ntorch=={torch.__version__.split('+')[0]}\n"
-    ready = folder / "ready"
+    pins = f"torch=={torch.__version__.split('+')[0]}"
+    wanted = f"{PINS[name]}\n{pins}\n"
     if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
         return python
     if not make:
         raise RuntimeError(f"there is none in {folder} of these versions; python -m tests.benchmarks peers makes it")
     print(f"installing {PINS[name]} into {folder} ...", flush=True)
-    steps = [
+    for step in (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [str(python), "-m", "pip", "install", "-q", wanted.splitlines()[1], "numpy"],
-        [str(python), "-m", "pip", "install", "-q", "-c", str(folder / "pins.txt"), PINS[name]],
-    ]
-    for step in steps:
+        [str(python), "-m", "pip", "install", "-q", pins, "numpy"],
+        [str(python), "-m", "pip", "install", "-q", pins, PINS[name]],
+    ):
         result = subprocess.run(step, capture_output=True, text=True, timeout=1800, check=False)
         if result.returncode:
-            lines = result.stderr.strip().splitlines()
-            raise RuntimeError(next((line for line in lines if line.startswith("ERROR")), (lines or ["?"])[-1])[:200])
-        (folder / "pins.txt").write_text(f"{wanted.splitlines()[1]}\n", encoding="utf-8")
+            lines = result.stderr.strip().splitlines() or ["?"]
+            raise RuntimeError(next((line for line in lines if line.startswith("ERROR")), lines[-1])[:200])
     ready.write_text(wanted, encoding="utf-8")
     return python
 
@@ -261,7 +227,7 @@ def make_environments() -> dict[str, str]:
     found = {}
     for name, pin in PINS.items():
         try:
-            found[name] = f"{pin}: ready in {environment(name).parents[1]}"
+            found[name] = f"{pin}: ready in {environment(name, True).parents[1]}"
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
             found[name] = f"{pin}: not made: {error}"
     return found
@@ -301,56 +267,28 @@ def make_work(folder: Path, devices: int, source: str | None, model: str = "pape
     return folder / "work.npz", total
 
 
-def matmul_peak(cpu: int) -> float:
-    """Return the FLOP/s of one CPU's float32 matrix product, by CPU time, the best of 40."""
-    code = (
-        "import os,time,torch\n"
-        f"hasattr(os,'sched_setaffinity') and os.sched_setaffinity(0,{{{cpu}}})\n"
-        "torch.set_num_threads(1); a=torch.randn(1024,1024); best=9e9\n"
-        "for _ in range(40):\n t=time.process_time(); a@a; best=min(best,time.process_time()-t)\n"
-        "print(2*1024**3/best)"
-    )
-    return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-
-
 def contestants(
-    work: Path,
-    cpus: tuple[int, ...],
-    kernel: str,
-    only: list[str] | None,
-    missing: dict[str, str] | None = None,
-    make: bool = True,
+    work: Path, cpus: Sequence[int], kernel: str, only: Sequence[str] | None, missing: dict[str, str] | None = None
 ) -> list[Contestant]:
-    """Return the contestants of `only`; `missing` gets the reason of each that cannot start. `make` is as in
-    `environment`.
-    """
-    python, count = sys.executable, len(cpus)
+    """Return the contestants of `only`; `missing` gets the reason of each that has no environment."""
+    count = len(cpus)
 
-    def selected(title: str) -> bool:
-        return only is None or title.split()[0] in only
-
-    def peer(interpreter: object, script: str, *arguments: object) -> Command:
-        return [str(interpreter), str(PEERS / script), str(work), *map(str, arguments)]
+    def command(script: str, *arguments: object, python: object = sys.executable) -> Command:
+        return [str(python), str(PEERS / script), str(work), *map(str, arguments)]
 
     def ours(title: str, backend: str, workers: int, own_kernel: str, precision: str = "float32") -> Contestant:
-        command = peer(python, "ours.py", backend, workers, own_kernel, precision)
-        return Contestant(title, [command], workers, kernel=own_kernel)
+        return Contestant(
+            title, [command("ours.py", backend, workers, own_kernel, precision)], workers, kernel=own_kernel
+        )
+
+    def loops(title: str, *more: str, kernel: str = "peers") -> Contestant:
+        commands = [command("bare.py", cpu, first, count, *more) for first, cpu in enumerate(cpus)]
+        return Contestant(title, commands, count, kernel=kernel)
 
     everyone = [
-        Contestant("bare1 (a)", [peer(python, "bare.py", cpus[0], 0, 1)]),
-        Contestant("bare2 (b)", [peer(python, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)], count),
-        *(
-            [
-                Contestant(
-                    "bare2-last",
-                    [peer(python, "bare.py", cpu, first, count, "channels_last") for first, cpu in enumerate(cpus)],
-                    count,
-                    kernel="channels_last",
-                )
-            ]
-            if kernel == "channels_last"
-            else []
-        ),
+        Contestant("bare1 (a)", [command("bare.py", cpus[0], 0, 1)]),
+        loops("bare2 (b)"),
+        *([loops("bare2-last", "channels_last", kernel="channels_last")] if kernel == "channels_last" else []),
         ours("serial (c)", "serial", 1, kernel),
         ours("actors-eager", "ray", count, "peers"),
         ours("actors (d)", "ray", count, kernel),
@@ -363,16 +301,14 @@ def contestants(
         ("pfl", "pfl (f)", "pfl_research.py", 1, count),
         ("pfl", "pfl-1-thread", "pfl_research.py", 1, 1),
     ):
-        if not selected(title):
-            continue
         try:
-            command = peer(environment(name, make), script, workers * threads)
-        except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
-            if missing is not None:
+            python = environment(name, False)
+        except RuntimeError as error:
+            if missing is not None and (only is None or title.split()[0] in only):
                 missing[title] = f"no environment: {error}"
-            continue
-        everyone.append(Contestant(title, [command], workers, threads))
-    return [contestant for contestant in everyone if selected(contestant.name)]
+        else:
+            everyone.append(Contestant(title, [command(script, workers * threads, python=python)], workers, threads))
+    return [contestant for contestant in everyone if only is None or contestant.word in only]
 
 
 def failures(*checks: Callable[[], object]) -> str:
@@ -408,7 +344,7 @@ def check_equal_work(running: list[Contestant], folder: Path) -> Table:
             wrong.append(f"{name} does other work than {first} ({error:.1e} of the weights): no comparison")
     columns = [("row", "", ""), ("weights", "of the weights", ".1e"), ("learned", "of what was learned", ".1e")]
     title = f"{FULL_STEPS} full-batch steps: how far the models are from that of {first}"
-    return Table(title, columns, rows, key="equal work", failed="; ".join(wrong))
+    return Table("equal work", title, columns, rows, failed="; ".join(wrong))
 
 
 def training_loss(model: NDArray[np.float64], work: Path) -> float:
@@ -439,9 +375,7 @@ def check_equal_loss(losses: dict[str, float]) -> None:
             raise AssertionError(f"{name} trained to a loss of {loss:.4f}, {first} to {reference:.4f}: no comparison")
 
 
-def speed(
-    running: list[Contestant], folder: Path, local_iterations: int, repeats: int, peak: float, load: float
-) -> Table:
+def speed(running: list[Contestant], folder: Path, local_iterations: int, repeats: int, load: float) -> Table:
     """Train `repeats` rounds of each contestant in turns, and return the table of their speeds.
 
     `load` is the load average before the contestants were started.
@@ -451,18 +385,17 @@ def speed(
     for contestant in running:
         contestant.round(local_iterations)  # the first round of a setting includes what is loaded once
         contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
-    with conditions(load=load) as surroundings:
+    with conditions(load) as surroundings:
         for turn in range(repeats):
             for contestant in running:
-                contestant.timed(local_iterations, save=folder if turn == repeats - 1 else None)
+                contestant.timed(local_iterations, folder if turn == repeats - 1 else None)
     losses = {contestant.name: training_loss(contestant.model(folder, sizes), folder / "work.npz")
               for contestant in running}  # fmt: skip
-    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses, model)
+    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, losses, model)
     table.failed = failures(*(contestant.check for contestant in running), partial(check_equal_loss, losses))
     if table.failed:
         table.ratios = {}
-    table.facts |= surroundings.facts()
-    table.notes += surroundings.text().splitlines()
+    surroundings.note(table)
     return table
 
 
@@ -471,12 +404,15 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
 
     The table has failed if the serial backend and the actors end with other bits.
     """
-    edge_iterations, num_edges = EDGES
     with np.load(folder / "work.npz") as file:
         sizes = np.diff(file["offsets"])
-    ours = [contestant for contestant in running if contestant.name in ("serial (c)", "actors (d)")]
-    rows: list[dict[str, object]] = []
-    wrong = []
+    ours = [contestant for contestant in running if contestant.word in ("serial", "actors")]
+    columns = [
+        ("row", "", ""), ("round_s", "a round, s", ".2f"), ("ray", "Ray's share (no actor trains)", ".2%"),
+        ("waiting", "waiting for another actor", ".2%"), ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
+    ]  # fmt: skip
+    title = f"Ray's share of a round at Q = {EDGES[0]}, M = {EDGES[1]}, medians of {repeats} rounds"
+    table, wrong = Table("Ray's share", title, columns), []
     for local_iterations in (5, 1):
         for contestant in ours:
             contestant.round(local_iterations, edges=EDGES)
@@ -486,218 +422,116 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
         models = [contestant.model(folder, sizes) for contestant in ours]
         if any((model != models[0]).any() for model in models):
             wrong.append("the serial backend and the actors ended with other models: no comparison")
-        for contestant in ours:
-            reports = [note for note in contestant.notes if "ray" in note]
-            if reports:
-                medians = {
-                    key: statistics.median(note[key] for note in reports)
-                    for key in ("beyond_busiest", "waiting", "ray")
-                }
-                row = {"row": f"L = {local_iterations}", "round_s": statistics.median(contestant.seconds)}
-                rows.append(row | medians)  # type: ignore[arg-type]
-    columns = [
-        ("row", "", ""),
-        ("round_s", "a round, s", ".2f"),
-        ("ray", "Ray's share (no actor trains)", ".2%"),
-        ("waiting", "waiting for another actor", ".2%"),
-        ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
-    ]
-    title = f"Ray's share of a round at Q = {edge_iterations}, M = {num_edges}, medians of {repeats} rounds"
-    table = Table(title, columns, rows, key="Ray's share", failed="; ".join(wrong))
+        actors = ours[-1]
+        shares = {key: statistics.median(note[key] for note in actors.notes) for key, _, _ in columns[2:]}
+        table.add(f"L = {local_iterations}", round_s=statistics.median(actors.seconds), **shares)
+    table.failed = "; ".join(wrong)
     if len(ours) == 2 and not wrong:
         table.notes.append("serial (c) and actors (d) ended with the same bits")
     return table
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--data", help="fashion_mnist.npz; default: the one in $HFLRAY_DATA, else noise of its shape")
-    parser.add_argument("--repeats", type=int, help="turns (default 5; quick 2)")
-    parser.add_argument("--devices", type=int, help="scheduled devices (default 50; quick 10)")
-    parser.add_argument("--only", help="first words of the rows wanted, with commas")
-    parser.add_argument("--one-core", action="store_true", help="only what trains in one process: bare1, serial")
-    parser.add_argument("--installed-peers", action="store_true", help="make no environment that a peer lacks")
-    parser.add_argument("--model", choices=list(PROBLEMS), default="paper_cnn", help="the network that is trained")
-    parser.add_argument("--kernel", help="of hflray; default: as hflray chooses")
-    options = parser.parse_args()
-    result = tables(
-        repeats=options.repeats or (2 if options.quick else 5),
-        devices=options.devices or (10 if options.quick else 50),
-        source=options.data,
-        only=["bare1", "serial"] if options.one_core else options.only.split(",") if options.only else None,
-        kernel=options.kernel,
-        make=not options.installed_peers,
-        key="training, one core" if options.one_core else "training",
-        model=options.model,
-    )
-    publish(result, options.json)
-
-
 def tables(
-    repeats: int,
-    devices: int,
-    source: str | None = None,
-    only: list[str] | None = None,
-    kernel: str | None = None,
-    make: bool = True,
-    key: str = "training",
-    model: str = "paper_cnn",
-) -> Iterator[Table]:
-    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line.
+    repeats: int = 5, devices: int = 50, model: str = "paper_cnn", only: Sequence[str] | None = None,
+    kernel: str = "auto", key: str = "training",
+) -> Iterator[Table]:  # fmt: skip
+    """Measure, and yield each table as soon as it is measured.
 
-    The tables' keys begin with `key`.
+    Args:
+        repeats: number of turns.
+        devices: number of scheduled devices.
+        model: the network, one of `PROBLEMS`.
+        only: first words of the rows wanted.
+        kernel: of hflray.
+        key: the beginning of the tables' keys.
     """
     key = key if model == "paper_cnn" else f"{key}, {model}"
-    default = Path(os.environ.get("HFLRAY_DATA", "")) / f"{SOURCES.get(model)}.npz"
-    source = source or (str(default) if default.is_file() else None)
-    data = "characters of Python's documentation" if model == "gru" else SOURCES[model] if source else "noise"
+    file = Path(os.environ.get("HFLRAY_DATA", "")) / f"{SOURCES.get(model)}.npz"
+    data = "characters of Python's documentation" if model == "gru" else SOURCES[model] if file.is_file() else "noise"
     cpus = available_cpus()[:2]
     with conditions() as surroundings:
-        config = settled(TrainingConfig(kernel=kernel or "auto"), PROBLEMS[model], 10**6)
-        peak = matmul_peak(cpus[0])
-    what = f"training: {devices} devices of {data}, {model}, kernel {config.kernel}"
-    facts = {"matmul_flops": peak, "cpus": len(cpus), **surroundings.facts()}
-    title = f"{what}, {len(cpus)} CPUs, matmul {peak / 1e9:.0f} GFLOP/s on one"
-    yield Table(title, [], [], facts, surroundings.text().splitlines(), key=f"{key}/setting")
+        config = settled(TrainingConfig(kernel=kernel), PROBLEMS[model], 10**6)
+    title = f"training: {devices} devices of {data}, {model}, kernel {config.kernel}, {len(cpus)} CPUs"
+    yield Table(f"{key}/setting", title, facts={"cpus": len(cpus)})
     missing: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        work, _ = make_work(folder, devices, source, model)
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        work, _ = make_work(Path(scratch), devices, str(file) if file.is_file() else None, model)
         running = []
-        for contestant in contestants(work, cpus, str(config.kernel), only, missing, make):
+        for contestant in contestants(work, cpus, str(config.kernel), only, missing):
+            stack.callback(contestant.stop)
             try:
                 contestant.start()
                 running.append(contestant)
             except RuntimeError as error:
                 missing[contestant.name] = str(error)
-        try:
-            for table in measured(running, folder, repeats, peak, surroundings.load):
-                table.key = f"{key}/{table.key}"
-                table.rows += [
-                    {name: None for name, _, _ in table.columns} | {"row": f"{title}: not measured"}
-                    for title in missing
-                    if table.ratios
-                ]
-                table.notes += [f"not measured: {title}: {reason}" for title, reason in missing.items()]
-                yield table
-        finally:
-            for contestant in running:
-                contestant.stop()
+        for table in measured(running, Path(scratch), repeats, surroundings.load):
+            table.key = f"{key}/{table.key}"
+            table.notes += [f"not measured: {name}: {reason}" for name, reason in missing.items()]
+            yield table
 
 
-def measured(running: list[Contestant], folder: Path, repeats: int, peak: float, load: float) -> Iterator[Table]:
+def measured(running: list[Contestant], folder: Path, repeats: int, load: float) -> Iterator[Table]:
     """Yield the tables of contestants that have started."""
     yield check_equal_work(running, folder)
     for local_iterations in (5, 1):
-        yield speed(running, folder, local_iterations, repeats, peak, load)
-    if any(contestant.name == "actors (d)" for contestant in running):
+        yield speed(running, folder, local_iterations, repeats, load)
+    if any(contestant.word == "actors" for contestant in running):
         yield ray_share(running, folder, repeats)
 
 
-def named_kernel(running: list[Contestant]) -> str:
-    """Return the kernel of hflray's actors."""
-    return next((contestant.kernel for contestant in running if contestant.name == "actors (d)"), "")
-
-
 def report(
-    running: list[Contestant],
-    passes: int,
-    local_iterations: int,
-    peak: float,
-    losses: dict[str, float],
-    model: str = "paper_cnn",
+    running: list[Contestant], passes: int, local_iterations: int, losses: dict[str, float], model: str = "paper_cnn"
 ) -> Table:
     """Return the table of the turns of all contestants."""
-    base = next((c for c in running if c.name.startswith("bare2")), running[0])
-    papers = model == "paper_cnn"
-    rows: list[dict[str, object]] = []
-    for contestant in running:
-        ratios = [b / s for s, b in zip(contestant.seconds, base.seconds, strict=True)]
-        per_cpu = passes / statistics.median(contestant.cpu_seconds)
-        used = [cpu / wall for cpu, wall in zip(contestant.cpu_seconds, contestant.seconds, strict=True)]
-        rows.append(
-            {
-                "row": contestant.name,
-                "samples_per_s": passes / statistics.median(contestant.seconds),
-                "ratio": statistics.median(ratios),
-                "ratio_min": min(ratios),
-                "ratio_max": max(ratios),
-                "workers": contestant.workers,
-                "threads": contestant.threads,
-                "cpus_used": statistics.median(used),
-                "kernel": contestant.kernel,
-                "samples_per_cpu_s": per_cpu,
-                "of_matmul": per_cpu * PASSES_OF_A_SAMPLE / peak if papers else None,
-                "loss": losses[contestant.name],
-                "peak_mb": contestant.peak_mb,
-                "start_s": contestant.start_s,
-            }
-        )
+    base = next((contestant for contestant in running if contestant.word == "bare2"), running[0])
     columns = [
-        ("row", "", ""),
-        ("samples_per_s", "samples/s", ",.0f"),
-        ("ratio", f"x {base.name.split()[-1]}", ".2f"),
-        ("ratio_min", "least", ".2f"),
-        ("ratio_max", "most", ".2f"),
-        ("workers", "workers", "d"),
-        ("threads", "threads each", "d"),
-        ("cpus_used", "CPUs had", ".2f"),
-        ("kernel", "kernel", ""),
-        ("samples_per_cpu_s", "per CPU-s", ",.0f"),
-        ("of_matmul", "of matmul", ".0%"),
-        ("loss", "loss", ".4f"),
-        ("peak_mb", "peak MB", ",.0f"),
+        ("row", "", ""), ("samples_per_s", "samples/s", ",.0f"), ("ratio", f"x {base.name.split()[-1]}", ".2f"),
+        ("ratio_min", "least", ".2f"), ("ratio_max", "most", ".2f"), ("workers", "workers", "d"),
+        ("threads", "threads each", "d"), ("cpus_used", "CPUs had", ".2f"), ("kernel", "kernel", ""),
+        ("samples_per_cpu_s", "per CPU-s", ",.0f"), ("loss", "loss", ".4f"), ("peak_mb", "peak MB", ",.0f"),
         ("start_s", "start s", ".1f"),
-    ]
+    ]  # fmt: skip
     title = f"L = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns"
-    table = Table(title, columns, rows, key=f"L = {local_iterations}")
-    ours = {"serial", "actors-eager", "actors", "actors-bf16"}
-    table.ratios = {
-        f"{row['row']}, of {base.name}": float(str(row["ratio"])) for row in rows if str(row["row"]).split()[0] in ours
-    }
-    named = {contestant.name.split()[0]: contestant.seconds for contestant in running}
-    if {"bare1", "bare2", "serial", "actors"} <= set(named):
-        turns = zip(*(named[name] for name in ("bare1", "bare2", "serial", "actors")), strict=True)
-        pairs = [(serial / actors, one / two) for one, two, serial, actors in turns]
-        kept = statistics.median(mine / bare for mine, bare in pairs)
-        mine, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
-        cpus = len(base.processes)
-        table.facts |= {"speedup_actors": mine, "speedup_bare": bare, "speedup_kept": kept}
-        table.ratios["speed-up kept, of two bare loops"] = kept
+    table = Table(f"L = {local_iterations}", title, columns)
+    seconds = {contestant.word: np.array(contestant.seconds) for contestant in running}
+
+    def median_of(turns: NDArray[np.float64]) -> float:
+        return float(np.median(turns))
+
+    for contestant in running:
+        own, cpu = seconds[contestant.word], np.array(contestant.cpu_seconds)
+        ratios = seconds[base.word] / own
+        table.add(
+            contestant.name, samples_per_s=passes / median_of(own), ratio=median_of(ratios), ratio_min=ratios.min(),
+            ratio_max=ratios.max(), workers=contestant.workers, threads=contestant.threads,
+            cpus_used=median_of(cpu / own), kernel=contestant.kernel, samples_per_cpu_s=passes / median_of(cpu),
+            loss=losses[contestant.name], peak_mb=contestant.peak_mb, start_s=contestant.start_s,
+        )  # fmt: skip
+        if contestant.word in ("serial", "actors-eager", "actors", "actors-bf16"):
+            table.ratios[f"{contestant.name}, of {base.name}"] = median_of(ratios)
+    if {"bare1", "bare2", "serial", "actors"} <= set(seconds):
+        actors, bare = seconds["serial"] / seconds["actors"], seconds["bare1"] / seconds["bare2"]
+        kept = table.ratios["speed-up kept, of two bare loops"] = median_of(actors / bare)
         table.notes.append(
-            f"speed-up from one CPU to {cpus}: actors {mine:.2f}, bare loops {bare:.2f}: kept {kept:.2f}"
+            f"speed-up from one CPU to {len(base.processes)}: actors {median_of(actors):.2f}, bare loops "
+            f"{median_of(bare):.2f}: kept {kept:.2f}"
         )
-    alike = "bare2" if named_kernel(running) == "eager" else "bare2-last"
-    if model != "paper_cnn" and {alike, "actors"} <= set(named):
-        kept = statistics.median(bare / ours for bare, ours in zip(named[alike], named["actors"], strict=True))
-        table.ratios["actors, of two bare loops with the same kernel"] = kept
-        table.notes.append(f"actors (d), of two bare loops with the same kernel ({alike}): {kept:.3f}")
-    if {"bare2", "actors-eager", "actors"} <= set(named):
-        turns = zip(*(named[name] for name in ("bare2", "actors-eager", "actors")), strict=True)
-        factors = [(bare / eager, eager / ours) for bare, eager, ours in turns]
-        platform, kernel = (statistics.median(column) for column in zip(*factors, strict=True))
-        rate = {str(row["row"]).split()[0]: float(str(row["samples_per_cpu_s"])) for row in rows}
-        by_cpu = rate["actors-eager"] / rate["bare2"], rate["actors"] / rate["actors-eager"]
-        table.facts |= {"platform": platform, "kernel": kernel}
-        table.facts |= {"platform_by_cpu": by_cpu[0], "kernel_by_cpu": by_cpu[1]}
+    alike = "bare2-last" if "bare2-last" in seconds else "bare2"
+    if model != "paper_cnn" and {alike, "actors"} <= set(seconds):
+        table.ratios["actors, of two bare loops with the same kernel"] = median_of(seconds[alike] / seconds["actors"])
+    if {"bare2", "actors-eager", "actors"} <= set(seconds):
+        platform = median_of(seconds["bare2"] / seconds["actors-eager"])
+        gain = median_of(seconds["actors-eager"] / seconds["actors"])
+        table.facts |= {"platform": platform, "kernel": gain}
         table.notes.append(
-            f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {kernel:.2f} on top of it; "
-            f"by CPU time {by_cpu[0]:.2f} and {by_cpu[1]:.2f}"
+            f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {gain:.2f} on top of it"
         )
     for contestant in running:
         beyond = [note["beyond_busiest"] for note in contestant.notes if "ray" in note]
         if beyond:
-            share = statistics.median(beyond)
-            table.facts[f"ray_share_{contestant.name.split()[0]}"] = share
-            table.notes.append(
-                f"{contestant.name}: Ray's share of a round (what it took beyond its busiest actor) {share:.1%}"
-            )
+            share = table.facts[f"ray_share_{contestant.word}"] = statistics.median(beyond)
+            table.notes.append(f"{contestant.name}: what a round took beyond its busiest actor: {share:.1%}")
     table.notes.append(
         "samples/s over the wall clock; per CPU-s: for each second of CPU it got, which a busy machine changes less"
     )
     return table
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What a living world adds to a round, by its parts, in CPU time.
 
-    python tests/benchmarks/world.py [--devices 100 1000000] [--rounds 40]
-
 A round's world is what decisions see (`World.outlook`), what then happens to the plan (`World.happens`), the world
 afterwards (`World.after`) and its metrics. Plans are not measured: a uniform draw of H = 50 devices, the nearest edge
 and the fast allocation, with M = 5, Q = 5 and Fashion-MNIST's z. The clock advances by each round's delay, so that what
@@ -12,15 +10,11 @@ taken, because other programs slow some of them; a number is the median over the
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.config import load_config
@@ -29,7 +23,7 @@ from hflray.fleet import sample_fleet
 from hflray.timeline import EdgeRule
 from hflray.world import World
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Table
 
 MODEL_BITS = 447.9 * 1024 * 8
 WARM_UP = 5  # rounds
@@ -106,28 +100,16 @@ def table(num_devices: int, rounds: int) -> Table:
     """Measure the world with each part alone, and with every kind of part."""
     columns = [("row", "part", ""), ("cpu", "CPU time, ms", ".2f"), ("delay", "delay of a round, s", ".0f")]
     title = f"a round's world at N = {num_devices:,}, one thread, CPU time, medians over {rounds - WARM_UP} rounds"
-    result = Table(title, columns, [], key=f"world/N = {num_devices}")
+    result = Table(f"world/N = {num_devices}", title, columns)
     for name, overrides in ROWS.items():
         loop_s = yardstick_s(0.1, time.process_time)
         cpu_s, delay_s = measured(overrides, num_devices, rounds)
         result.ratios[f"{name}, a bare loop over a round's world"] = loop_s / cpu_s
-        result.rows.append({"row": name, "cpu": 1e3 * cpu_s, "delay": delay_s})
+        result.add(name, cpu=1e3 * cpu_s, delay=delay_s)
     return result
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--devices", type=int, nargs="+", default=[100], help="N; default 100")
-    parser.add_argument("--rounds", type=int, help="default 40; quick 8")
-    options = parser.parse_args()
-    rounds = options.rounds or (8 if options.quick else 40)
-
-    def tables() -> Iterator[Table]:
-        yield from (table(count, rounds) for count in options.devices)
-
-    publish(tables(), options.json)
-
-
-if __name__ == "__main__":
-    main()
+def tables(devices: Sequence[int] = (100,), rounds: int = 40) -> Iterator[Table]:
+    """Measure fleets of so many devices each."""
+    for num_devices in devices:
+        yield table(num_devices, rounds)

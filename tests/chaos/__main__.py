@@ -7,7 +7,7 @@
     python -m tests.chaos --kills 10 --population | --search
     python -m tests.chaos --only 17            # one fault again, in a folder that is kept
 
-Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
+Each outcome is a line of JSON in the log. The report, as Markdown, stands beside it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, signal_name
+from tests.chaos.campaign import CHAIN, Campaign, Outcome, read_log, report, signal_name
 from tests.chaos.fault import draw
-from tests.chaos.report import write
 from tests.chaos.shim import has_compiler
 from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, POPULATION, SEARCH, TEXT
+
+SWEEPS = {
+    "world": ("the sweep in a living world", LIVING),
+    "inside": ("the sweep with all that varies inside a round", INSIDE),
+    "asynchronous": ("the sweep in a living world under an asynchronous cloud", ASYNCHRONOUS),
+    "population": ("a population", POPULATION),
+    "search": ("a search", SEARCH),
+}
 
 
 def main() -> int:
@@ -30,14 +37,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--world", action="store_true", help="break the sweep in a living world")
-    kinds.add_argument("--inside", action="store_true", help="break the sweep with all that varies inside a round")
-    kinds.add_argument(
-        "--asynchronous", action="store_true", help="break the sweep in a living world under an asynchronous cloud"
-    )
-    kinds.add_argument("--population", action="store_true", help="break a population")
-    kinds.add_argument("--search", action="store_true", help="break a search")
+    for kind, what in SWEEPS.items():
+        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break {what[0]}")
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
@@ -46,14 +47,10 @@ def main() -> int:
     if not has_compiler():
         print("a C compiler is needed (cc, or $CC)", file=sys.stderr)
         return 2
-    texts = {
-        "world": LIVING, "inside": INSIDE, "asynchronous": ASYNCHRONOUS, "population": POPULATION, "search": SEARCH,
-    }  # fmt: skip
-    chosen = [kind for kind in texts if getattr(options, kind)]
-    name = "-".join([f"seed-{options.seed}", *chosen]) + ".jsonl"
+    name = "-".join(["seed", str(options.seed), *([options.kind] if options.kind else [])]) + ".jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    text = texts[chosen[0]] if chosen else TEXT
+    text = SWEEPS[options.kind][1] if options.kind else TEXT
     campaign = Campaign(log.parent / f"{log.stem}.work", text=text)
     try:
         if options.only is not None:
@@ -63,15 +60,15 @@ def main() -> int:
         outcomes = _go_on(campaign, log, options)
     finally:
         campaign.close()
-    for path in write(outcomes, log):
-        print(path)
+    log.with_suffix(".md").write_text(report(outcomes), encoding="utf-8")
+    print(log.with_suffix(".md"))
     return int(any(outcome.lost for outcome in outcomes))
 
 
 def _go_on(campaign: Campaign, log: Path, options: argparse.Namespace) -> list[Outcome]:
     """Run the faults that the log lacks, up to the number of kills; return all outcomes."""
-    clean_log(log)
     outcomes = read_log(log)
+    log.write_text("".join(f"{outcome.line()}\n" for outcome in outcomes), encoding="utf-8")  # without a cut line
     while sum(outcome.hit and outcome.fault.kills for outcome in outcomes) < options.kills:
         if options.until and time.strftime("%H:%M") >= options.until:
             break

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,9 +21,7 @@ import psutil
 from hflray.tracking.mlflow import make_database
 from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
-from tests.chaos.fault import Fault
-from tests.chaos.moment import Moment, Timeline
-from tests.chaos.place import family, kin, processes
+from tests.chaos.fault import Fault, Moment, Timeline, family, kin, processes
 from tests.chaos.shim import Shim, build
 from tests.chaos.sweep import NAME, TEXT, Sweep, steps
 from tests.servers import MlflowServer
@@ -81,26 +80,18 @@ def read_log(path: Path) -> list[Outcome]:
     return outcomes
 
 
-def clean_log(path: Path) -> None:
-    """Take a line that a kill has cut off out of the log."""
-    if path.exists():
-        scratch = path.with_suffix(".part")
-        scratch.write_text("".join(f"{outcome.line()}\n" for outcome in read_log(path)), encoding="utf-8")
-        scratch.replace(path)
-
-
 class Campaign:
     """The unbroken run and the faults, in a folder.
 
     Args:
         folder: everything is below it; the sweeps that lost nothing are removed.
-        say: prints a line.
         text: the sweep file of the sweeps.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print, text: str = TEXT) -> None:
+    def __init__(self, folder: Path, text: str = TEXT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._say, self._text = folder, say, text
+        (folder / TEMPLATE).unlink(missing_ok=True)
+        self.folder, self._text = folder, text
         self._library = build(folder)
         self._server: MlflowServer | None = None
         self._server_shim: Shim | None = None
@@ -115,33 +106,27 @@ class Campaign:
     # ---- the unbroken run
 
     def _unbroken(self) -> tuple[Reference, Timeline]:
-        """Run the sweep without a fault, unless an earlier process has; return what it left, and its course."""
-        reference, course = self.folder / "unbroken.json", self.folder / "course.json"
-        if not course.exists():
-            shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
-            sweep, _ = self._sweep("unbroken")
-            process, begin = sweep.start(), time.monotonic()
-            reached, seen = list[float](), dict[str, tuple[float, float]]()
-            while process.poll() is None:
-                now = time.monotonic() - begin
-                for place in processes(process.pid):
-                    seen[place] = (seen.get(place, (now, now))[0], now)
-                reached += [now] * (made(sweep) - len(reached))
-                time.sleep(POLL_S)
-            if process.returncode:
-                raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
-            end = time.monotonic() - begin
-            unbroken = Reference.of_results(sweep.results)
-            if lines := differences(sweep.results, unbroken, sweep.results / "mlflow.db"):
-                raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
-            unbroken.save(reference)
-            make_database(self.folder / TEMPLATE)
-            course.write_text(json.dumps([reached, end, seen | {"driver": (0.0, end)}]), encoding="utf-8")
-            shutil.rmtree(sweep.folder)
-            self._say(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
-        reached, end, spans = json.loads(course.read_text(encoding="utf-8"))
-        timeline = Timeline(reached, end, {place: (low, high) for place, (low, high) in spans.items()})
-        return Reference.load(reference), timeline
+        """Run the sweep without a fault; return what it left, and its course."""
+        shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
+        sweep, _ = self._sweep("unbroken")
+        process, begin = sweep.start(), time.monotonic()
+        reached, seen = list[float](), dict[str, tuple[float, float]]()
+        while process.poll() is None:
+            now = time.monotonic() - begin
+            for place in processes(process.pid):
+                seen[place] = (seen.get(place, (now, now))[0], now)
+            reached += [now] * (made(sweep) - len(reached))
+            time.sleep(POLL_S)
+        if process.returncode:
+            raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
+        end = time.monotonic() - begin
+        reference = Reference.of_results(sweep.results)
+        if lines := differences(sweep.results, reference, sweep.results / "mlflow.db"):
+            raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
+        make_database(self.folder / TEMPLATE)
+        shutil.rmtree(sweep.folder)
+        print(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
+        return reference, Timeline(reached, end, seen | {"driver": (0.0, end)})
 
     def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
         folder = self.folder / name
@@ -201,11 +186,6 @@ class Campaign:
         if not self._server.processes():
             self._server.start()
         return self._server
-
-
-def patience_s(start_s: float) -> float:
-    """Return after how many seconds without a new round a command has hung, given how long a start took until one."""
-    return max(PATIENCE_S, 2 * start_s)
 
 
 def made(sweep: Sweep) -> int:
@@ -293,7 +273,7 @@ class Run:
             self._made, self._progress_s = count, now
         if self._struck_s is not None and steps(self._before, self._state):
             self._outcome.recovery_s, self._struck_s = round(now - self._struck_s, 2), None
-        if code is None and now - self._progress_s > patience_s(self.start_s):
+        if code is None and now - self._progress_s > max(PATIENCE_S, 2 * self.start_s):
             self.problems.append("a command hung and was ended")
             for process in family(self._process.pid):
                 with suppress(psutil.Error):
@@ -478,3 +458,52 @@ def signal_name(code: int | None) -> str:
     if code is None:
         return "hung"
     return signal.Signals(-code).name if code < 0 else str(code)
+
+
+# ---- the report
+
+ORDER = (kinds.KILL, kinds.CUT, kinds.STOP, kinds.CLOCK, kinds.FULL, kinds.TWO)
+
+
+def rows(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, int | float | None]]:
+    """Return counts and seconds of recovery by kind and place, and at the end those of all kills and of all faults."""
+    groups = {
+        (kind, place): [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
+        for kind in ORDER
+        for place in sorted({outcome.fault.place for outcome in outcomes})
+    }
+    groups["all kills", ""] = [outcome for outcome in outcomes if outcome.fault.kills]
+    groups["all faults", ""] = list(outcomes)
+    table = {}
+    for key, group in groups.items():
+        hits = [outcome for outcome in group if outcome.hit]
+        times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
+        lost = sum(bool(outcome.lost) for outcome in hits)
+        median_s, most_s = (round(of(times_s), 1) if times_s else None for of in (statistics.median, max))
+        if hits:
+            table[key] = {
+                "times": len(hits), "nothing lost": len(hits) - lost, "lost": lost,
+                "recovery, median, s": median_s, "recovery, longest, s": most_s,
+            }  # fmt: skip
+    return table
+
+
+def report(outcomes: Sequence[Outcome]) -> str:
+    """Return the report as Markdown."""
+    table, hits = rows(outcomes), [outcome for outcome in outcomes if outcome.hit]
+    headings = ["fault", "place", *next(iter(table.values()), {})]
+    lines = [headings, ["---"] * len(headings), *([*key, *row.values()] for key, row in table.items())]
+    text = ["| " + " | ".join("–" if cell is None else str(cell) for cell in line) + " |" for line in lines]
+    kills = sum(outcome.fault.kills for outcome in hits)
+    inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
+    text += [
+        "",
+        f"{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
+        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere.",
+    ]
+    for outcome in outcomes:
+        fault = outcome.fault
+        text += [
+            f"* fault {fault.number} ({fault.kind}, {fault.place}): {line}" for line in outcome.lost + outcome.notes
+        ]
+    return "\n".join(text) + "\n"

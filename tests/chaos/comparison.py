@@ -10,7 +10,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import yaml
 from hflray.errors import ConfigError
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
 
@@ -43,15 +43,6 @@ class Reference:
 
     rounds: dict[str, dict[str, dict[str, Any]]]
     models: dict[str, str]
-
-    def save(self, path: Path) -> None:
-        """Write the reference to a JSON file."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Reference:
-        """Read the reference from a JSON file."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     @classmethod
     def of_results(cls, results: Path) -> Reference:
@@ -145,7 +136,12 @@ def logged_runs(database: Path, sweep: str) -> dict[str, list[LoggedRun]]:
 
 
 def differences(
-    results: Path, reference: Reference, database: Path, store: Path | None = None, place: str | None = None
+    results: Path,
+    reference: Reference,
+    database: Path,
+    store: Path | None = None,
+    place: str | None = None,
+    name: str = NAME,
 ) -> list[str]:
     """Return a line for everything that is lost, doubled or another value; an empty list if there is nothing.
 
@@ -155,8 +151,9 @@ def differences(
         database: MLflow's SQLite file.
         store: the folder of the artifacts of an MLflow server; None if the driver has written them itself.
         place: where the checkpoints are; None if they are among the results.
+        name: the name of the sweep.
     """
-    folders = sorted(path.parent for path in results.glob(f"{NAME}-*/sweep.json"))
+    folders = sorted(path.parent for path in results.glob(f"{name}-*/sweep.json"))
     if len(folders) != 1:
         return [f"{len(folders)} sweeps have begun, instead of one"]
     (folder,) = folders

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hflray.clock.asynchronous import Asynchrony
-from hflray.clock.mixing import Mixing, Pass, mix_turn
+from hflray.clock.mixing import MixedTurn, Pass, mix_turn
 from hflray.config.clock import AsynchronousEdgeConfig
 
 SECONDS = {0: 2.0, 1: 3.0}
@@ -17,12 +17,12 @@ def begin(device: int, moment_s: float) -> Pass:
     return Pass(device, 1, 0, moment_s, moment_s + SECONDS[device])
 
 
-def turn(updates: int, waiting: tuple[Pass, ...] = (), begin_s: float = 0.0, version: int = 0) -> Mixing:
+def turn(updates: int, waiting: tuple[Pass, ...] = (), begin_s: float = 0.0, version: int = 0) -> MixedTurn:
     rule = Asynchrony(updates, mixing=0.5, exponent=1.0)
     return mix_turn(rule, waiting, [0, 1], begin, begin_s=begin_s, version=version, mean_weight=1.0)
 
 
-def facts(mixing: Mixing) -> list[tuple[float, int, int, float]]:
+def facts(mixing: MixedTurn) -> list[tuple[float, int, int, float]]:
     return [(mix.moment_s, mix.arrival.device, mix.staleness, mix.share) for mix in mixing.mixes]
 
 

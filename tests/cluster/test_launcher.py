@@ -96,11 +96,6 @@ def wait_for(condition: Callable[[], Any], seconds: float, event: str, process: 
     return value
 
 
-def print_measurement(capsys: Any, text: str) -> None:
-    with capsys.disabled():
-        print(f"\n[measured] {text} (load {os.getloadavg()[0]:.1f})", flush=True)
-
-
 def runs_on(hosts: Hosts, head: str) -> dict[str, Any]:
     """Return the runs of MLflow on the head: from name to status and to the (step, value) pairs of two metrics."""
     code = f"""
@@ -154,7 +149,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hosts, FakeE
         hosts.close()
 
 
-def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys, monkeypatch) -> None:
+def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, monkeypatch) -> None:
     """The steps are the README's: account, `ray up`, a sweep that starts and loses its worker, `ray down`."""
     hosts, ec2 = aws
     trials = write_sweep(hosts)
@@ -177,10 +172,8 @@ def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys, m
     cluster["idle_timeout_minutes"] = 2
     (hosts.repository / "cluster/aws.yaml").write_text(yaml.safe_dump(cluster))
 
-    begin = time.monotonic()
     up = hosts.ray("up", "-y", "--no-config-cache", "cluster/aws.yaml")
     assert up.returncode == 0, up.stdout
-    print_measurement(capsys, f"aws: ray up {time.monotonic() - begin:.0f} s")
     (head,) = ec2.running("head")
     # EC2 may give the profile to a machine that runs already.
     described = ec2.client("ec2").describe_instances(InstanceIds=[head["InstanceId"]])["Reservations"][0]["Instances"]
@@ -193,32 +186,22 @@ def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys, m
     opened = [entry["CidrIp"] for rule in rules for entry in rule["IpRanges"]]
     assert (group["GroupName"], opened) == ("hflray", ["10.77.0.1/32"])
 
-    begin = time.monotonic()
     sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/aws.yaml", "cluster/sweep.py", FILE)
     (worker,) = wait_for(lambda: ec2.running("worker_spot"), 300, "a worker", sweep)
     assert worker["InstanceLifecycle"] == "spot"
-    print_measurement(capsys, f"aws: worker launched {time.monotonic() - begin:.0f} s after submit")
 
     def rounds() -> int:
         runs = runs_on(hosts, head["host"])
         return max((len(history[metrics.ACCURACY]) for ((_, history),) in runs.values()), default=0)
 
     wait_for(lambda: rounds() >= 3, 400, "three rounds", sweep)
-    print_measurement(capsys, f"aws: three rounds of a trial {time.monotonic() - begin:.0f} s after submit")
     last_round = rounds()
-    lost_at = time.monotonic()
     ec2.lose(worker)
     GATE.touch()
     wait_for(lambda: [m for m in ec2.running("worker_spot") if m is not worker], 300, "a new worker", sweep)
-    print_measurement(
-        capsys,
-        f"aws: spot machine lost after round {last_round}; the next one {time.monotonic() - lost_at:.0f} s later",
-    )
     wait_for(lambda: rounds() > last_round + 1, 300, "another round", sweep)
-    print_measurement(capsys, f"aws: rounds go on {time.monotonic() - lost_at:.0f} s after the loss")
     output, _ = sweep.communicate(timeout=400)
     assert sweep.returncode == 0, output
-    print_measurement(capsys, f"aws: ray submit, loss included, {time.monotonic() - begin:.0f} s")
     assert f"s3://{bucket}/hflray" in output
 
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": ENDPOINT}.items():
@@ -226,11 +209,9 @@ def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys, m
     results = rounds_in(f"s3://{bucket}/hflray", trials)
     check_complete(runs_on(hosts, head["host"]), results, trials)
 
-    begin = time.monotonic()
     down = hosts.ray("down", "-y", "cluster/aws.yaml")
     assert down.returncode == 0, down.stdout
     wait_for(lambda: not ec2.running(), 60, "the end of all machines")
-    print_measurement(capsys, f"aws: ray down {time.monotonic() - begin:.0f} s")
 
 
 LOCAL = {"RAY_UP_enable_autoscaler_v2": "0"}
@@ -288,19 +269,15 @@ def rounds_in(uri: str, trials: list[Any]) -> dict[str, list[dict[str, Any]]]:
     return {name: [e for e in map(json.loads, lines) if "round" in e] for name, lines in journals.items()}
 
 
-def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) -> None:
+def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local) -> None:
     hosts = local
     trials = write_sweep(hosts)
-    begin = time.monotonic()
     up = hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)
     assert up.returncode == 0, up.stdout
-    print_measurement(capsys, f"local: ray up {time.monotonic() - begin:.0f} s")
 
     wait_for(lambda: both_joined(hosts), 300, "the worker")
-    print_measurement(capsys, f"local: worker joined {time.monotonic() - begin:.0f} s after ray up began")
 
     # The connection of `ray submit` is cut, and the sweep continues.
-    begin = time.monotonic()
     sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", FILE, **LOCAL)
 
     def rounds() -> int:
@@ -310,16 +287,12 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     wait_for(lambda: rounds() >= 2, 400, "two rounds", sweep)
     os.killpg(sweep.pid, signal.SIGKILL)
     sweep.wait()
-    cut = rounds()
     assert not finished(runs_on(hosts, "head"), len(trials))
 
     check_strangers(hosts)
     GATE.touch()
 
     wait_for(lambda: finished(runs_on(hosts, "head"), len(trials)), 300, "the end of the unwatched sweep")
-    print_measurement(
-        capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s"
-    )
     check_complete(runs_on(hosts, "head"), rounds_in(str(hosts.shared), trials), trials)
 
     # An error is reported before any trial starts, and by the exit code of ray submit.
@@ -327,10 +300,8 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     refused = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", *wrong, **LOCAL)
     assert refused.returncode != 0
     assert "error: tune.cpus_per_trial: a trial needs 64 CPUs, Ray has 2; accepted: 1 to 2" in refused.stdout
-    begin = time.monotonic()
     down = hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL)
     assert down.returncode == 0, down.stdout
-    print_measurement(capsys, f"local: ray down {time.monotonic() - begin:.0f} s")
 
 
 OWN_FILE = "tune_configs/own.py"
@@ -385,7 +356,7 @@ def correct(outputs, targets):
 """
 
 
-def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, capsys) -> None:
+def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local) -> None:
     """The model, rule, scheduler and metric are those of a file that only the head has; their text travels."""
     hosts = local
     assert (up := hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)).returncode == 0, up.stdout
@@ -395,10 +366,8 @@ def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, cap
     for path, text in ((OWN_FILE, OWN), (sweep_file, OWN_SWEEP)):
         (hosts.folder / "head/root/hflray" / path).write_text(text)
         (hosts.repository / path).write_text(text)  # for the comparison below, on this machine
-    begin = time.monotonic()
     done = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", sweep_file, **LOCAL)
     assert done.returncode == 0, done.stdout
-    print_measurement(capsys, f"local: a sweep with references on two hosts {time.monotonic() - begin:.0f} s")
     had = {host: (hosts.folder / host / "tmp" / "has_file").read_text() for host in ("head", "worker")}
     assert had == {"head": "True", "worker": "False"}
     trials = expand(load_sweep(hosts.repository / sweep_file))

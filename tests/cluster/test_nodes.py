@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -103,28 +103,28 @@ def test_a_worker_that_joins_is_used_and_a_late_actor_joins_the_next_round(clust
         assert pool.pool.nodes.count(third.node_id) == 2
 
 
-class ReturnRecorder:
-    """Wraps an actor and records the name and the returned references of each call."""
+class Wrapped:
+    """An actor of which each call first passes its name to `before`, and its references to `after`."""
 
-    def __init__(self, actor: Any, calls: list[tuple[str, Any]]) -> None:
-        self._actor, self._calls = actor, calls
+    def __init__(self, actor: Any, before: Callable[[str], object], after: Callable[[str, list[Any]], object]) -> None:
+        self._actor, self._before, self._after = actor, before, after
 
     def __getattr__(self, name: str) -> Any:
-        method, calls = getattr(self._actor, name), self._calls
+        return _Method(self, name, getattr(self._actor, name))
 
-        class Bound:
-            def __init__(self, bound: Any) -> None:
-                self._bound = bound
 
-            def remote(self, *arguments: Any) -> Any:
-                refs = self._bound.remote(*arguments)
-                calls.extend((name, ref) for ref in (refs if isinstance(refs, list) else [refs]))
-                return refs
+class _Method:
+    def __init__(self, wrapped: Wrapped, name: str, bound: Any) -> None:
+        self._wrapped, self._name, self._bound = wrapped, name, bound
 
-            def options(self, **chosen: Any) -> Bound:
-                return Bound(method.options(**chosen))
+    def remote(self, *arguments: Any) -> Any:
+        self._wrapped._before(self._name)
+        refs = self._bound.remote(*arguments)
+        self._wrapped._after(self._name, refs if isinstance(refs, list) else [refs])
+        return refs
 
-        return Bound(method)
+    def options(self, **chosen: Any) -> _Method:
+        return _Method(self._wrapped, self._name, self._bound.options(**chosen))
 
 
 def bytes_between_nodes(num_actors: int, start: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
@@ -145,9 +145,12 @@ def bytes_between_nodes(num_actors: int, start: np.ndarray, monkeypatch: pytest.
     try:
         backend.train_round(1, start, DEVICES, EDGES)  # starts all actors
         pool = backend.pool
-        pool.devices = [ReturnRecorder(actor, calls) for actor in pool.devices]
-        pool.edges = [ReturnRecorder(actor, calls) for actor in pool.edges]
-        pool._adders = {node: ReturnRecorder(actor, calls) for node, actor in pool._adders.items()}
+
+        def recorded(actor: Any) -> Wrapped:
+            return Wrapped(actor, lambda name: None, lambda name, refs: calls.extend((name, ref) for ref in refs))
+
+        pool.devices, pool.edges = [*map(recorded, pool.devices)], [*map(recorded, pool.edges)]
+        pool._adders = {node: recorded(actor) for node, actor in pool._adders.items()}
         monkeypatch.setattr(ray, "put", lambda value: (calls.append(("put", ref := put(value))), ref)[1])
         backend.train_round(2, start, DEVICES, EDGES)
         monkeypatch.undo()
@@ -204,12 +207,10 @@ def in_the_background(work: Any) -> tuple[threading.Thread, dict[str, Any]]:
     result: dict[str, Any] = {}
 
     def run() -> None:
-        begin = time.monotonic()
         try:
             result["value"] = work()
         except BaseException as error:
             result["error"] = error
-        result["seconds"] = time.monotonic() - begin
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -217,7 +218,7 @@ def in_the_background(work: Any) -> tuple[threading.Thread, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("victim", ["devices", "an edge"])
-def test_a_node_lost_in_a_round_is_replaced_and_the_round_repeated(cluster, start, monkeypatch, victim, capsys) -> None:
+def test_a_node_lost_in_a_round_is_replaced_and_the_round_repeated(cluster, start, monkeypatch, victim) -> None:
     monkeypatch.setattr("hflray.training.actor_pool.SETTLE_S", 5.0)
     model, expected_model = long_round(start)
     with hierarchy(**LONG) as pool:
@@ -233,38 +234,21 @@ def test_a_node_lost_in_a_round_is_replaced_and_the_round_repeated(cluster, star
         assert "value" in result, result
         np.testing.assert_array_equal(result["value"], expected_model)
         assert node not in pool.pool.nodes
-    with capsys.disabled():
-        print(f"\n[measured] node of {victim} lost mid-round: the round took {result['seconds']:.1f} s")
 
 
-class ActorKiller:
-    """Wraps an actor and kills it in every call of a method: before the call, or during it."""
+def killed_in(actor: Any, method: str, during: bool) -> Wrapped:
+    """Return an actor that is killed in every call of a method: before the call, or during it."""
+    import ray
 
-    def __init__(self, actor: Any, method: str, during: bool) -> None:
-        self._actor, self._method, self._during = actor, method, during
+    def before(name: str) -> None:
+        if name == method and not during:
+            ray.kill(actor)
 
-    def __getattr__(self, name: str) -> Any:
-        import ray
+    def after(name: str, refs: list[Any]) -> None:
+        if name == method and during:
+            threading.Timer(0.3, ray.kill, [actor]).start()
 
-        method, doomed = getattr(self._actor, name), name == self._method
-        actor, during = self._actor, self._during
-
-        class Bound:
-            def __init__(self, bound: Any) -> None:
-                self._bound = bound
-
-            def remote(self, *arguments: Any) -> Any:
-                if doomed and not during:
-                    ray.kill(actor)
-                refs = self._bound.remote(*arguments)
-                if doomed and during:
-                    threading.Timer(0.3, ray.kill, [actor]).start()
-                return refs
-
-            def options(self, **chosen: Any) -> Bound:
-                return Bound(method.options(**chosen))
-
-        return Bound(method)
+    return Wrapped(actor, before, after)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +262,7 @@ class ActorKiller:
     ],
 )
 def test_a_round_survives_an_actor_killed_in_each_phase(
-    cluster, start, monkeypatch, phase, kind, method, during, capsys
+    cluster, start, monkeypatch, phase, kind, method, during
 ) -> None:
     import ray
 
@@ -291,17 +275,12 @@ def test_a_round_survives_an_actor_killed_in_each_phase(
         actors = getattr(pool.pool, kind)
         place = next(iter(actors)) if isinstance(actors, dict) else 0
         getattr(actors[place], method)  # an error if the actor has no such method
-        actors[place] = ActorKiller(actors[place], method, during)
+        actors[place] = killed_in(actors[place], method, during)
         starts: list[float] = []
         restart = pool.pool.start
         pool.pool.start = lambda: (starts.append(time.monotonic()), restart())[1]
-        begin = time.monotonic()
-        repeated = pool.train_round(2, model, DEVICES, EDGES)
-        seconds = time.monotonic() - begin
-        np.testing.assert_array_equal(repeated, expected_model)
+        np.testing.assert_array_equal(pool.train_round(2, model, DEVICES, EDGES), expected_model)
         assert starts, "nobody died"
-    with capsys.disabled():
-        print(f"\n[measured] actor killed in {phase}: the round took {seconds:.1f} s")
 
 
 def test_a_node_with_other_code_is_named(cluster, monkeypatch) -> None:
@@ -332,9 +311,9 @@ def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
 
     cpus = start_ray()
     assert cpus == 4
-    check_resources(4, cpus)
-    with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: 1 to 4"):
-        check_resources(5, cpus)
+    check_resources("tune.cpus_per_trial", "CPU", 4, cpus)
+    with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: up to 4"):
+        check_resources("tune.cpus_per_trial", "CPU", 5, cpus)
 
 
 OWN = """

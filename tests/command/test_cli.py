@@ -17,8 +17,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
 MODULES = {
     "tune": "hflray.tune", "report": "hflray.report", "compare": "hflray.compare",
-    "train-assigner": "hflray.rl.train", "finetune": "hflray.rl.finetune",
-    "card": "hflray.rl.card", "nodes": "hflray.tune.nodes",
+    "nodes": "hflray.tune.nodes",
 }  # fmt: skip
 
 

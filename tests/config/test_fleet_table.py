@@ -167,7 +167,7 @@ MISTAKES = {
     "no file": ({}, "got no file; accepted: devices, edges or links"),
     "a strange box": (
         {"devices": DEVICES, "area": [0, 1]},
-        "fleet.options.area: got [0, 1]; accepted: {x_m: [low, high]",
+        "fleet.options.area: got [0, 1]; accepted: a section (a mapping",
     ),
     "a box of nothing": ({"devices": DEVICES, "area": {"x_m": [1e3, 2e3], "y_m": [0, 1]}}, "no row of"),
     "an unknown rename": ({"devices": DEVICES, "columns": {"speed": "v"}}, "columns: unknown column 'speed'"),

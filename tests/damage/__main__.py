@@ -11,32 +11,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.damage.cells import CACHE_FILES, DAMAGES, PAGE, SWEEP_FILES, rendered, table
+from tests.damage.cells import PAGE, outcomes, with_outcomes
 
-TABLES = {"matrix of sweeps": SWEEP_FILES, "matrix of caches": CACHE_FILES}
-
-
-def main() -> int:
-    """Run the matrix; return the exit code of pytest."""
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes.txt"
         command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parent), "-m", "slow or not slow"]
-        cells = "test_a_resume or test_a_cache or (unreadable_files and all)"
-        command += ["-k", " and ".join([f"({cells})", *(f"({word})" for word in sys.argv[1:])])]
+        words = ["test_a_damaged_file or test_unreadable_files", *sys.argv[1:]]
+        command += ["-k", " and ".join(f"({word})" for word in words)]
         code = subprocess.run(command, env=os.environ | {"HFLRAY_DAMAGE_NOTES": str(notes)}, check=False).returncode
         rows = [line.split("\t") for line in notes.read_text(encoding="utf-8").splitlines()]
-    for row in rows:
-        print(*row, sep=" | ")
-    results = {(kind, damage): result for kind, damage, result, _ in rows}
     text = PAGE.read_text(encoding="utf-8")
-    for name, kinds in TABLES.items():
-        known = table(text, name) | results
-        cells = {(kind, damage): known.get((kind, damage), "") for kind in kinds for damage in DAMAGES}
-        before, marker, rest = text.partition(f"<!-- {name} -->\n")
-        text = before + marker + rendered(cells) + "\n\n" + rest.partition("\n\n")[2]
-    PAGE.write_text(text, encoding="utf-8")
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    cells = outcomes(text) | {(kind, damage): result for kind, damage, result, _ in rows}
+    PAGE.write_text(with_outcomes(text, cells), encoding="utf-8")
+    sys.exit(code)

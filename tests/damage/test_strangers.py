@@ -50,16 +50,13 @@ def poison(folder: Path, trap: Path) -> None:
             path.write_bytes(evil)
 
 
-def test_the_trap_works(interrupted, trap) -> None:
-    poison(interrupted.folder, trap)
-    pickle.loads((interrupted.folder / "tuner.pkl").read_bytes()).close()
-    assert trap.exists()
-
-
-@pytest.mark.parametrize("change", ["poisoned", "deleted"])
+@pytest.mark.parametrize("change", ["poisoned", pytest.param("deleted", marks=pytest.mark.slow)])
 def test_nothing_that_ray_tune_has_written_is_read_again(interrupted, call, trap, change: str) -> None:
     if change == "poisoned":
         poison(interrupted.folder, trap)
+        pickle.loads((interrupted.folder / "tuner.pkl").read_bytes()).close()
+        assert trap.exists()  # the trap works
+        trap.unlink()
     else:
         shutil.rmtree(*interrupted.folder.glob("start-*"))
     code, out, err = call("--resume", interrupted.folder.name)
@@ -68,19 +65,6 @@ def test_nothing_that_ray_tune_has_written_is_read_again(interrupted, call, trap
     interrupted.check()
     code, _, err = call("--resume", interrupted.folder.name)
     assert (code, "is finished" in err) == (2, True)
-
-
-def test_a_link_out_of_the_folder_is_refused(interrupted, call, tmp_path) -> None:
-    """hflray would write its lock or a journal's lines through it, for example into a shell's start file."""
-    (tmp_path / "bashrc").write_text("mine")
-    (interrupted.folder / ".lock").unlink()
-    (interrupted.folder / ".lock").symlink_to(tmp_path / "bashrc")
-    code, _, err = call("--resume", interrupted.folder.name)
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert "a symbolic link to" in err
-    assert (tmp_path / "bashrc").read_text() == "mine"
-    shutil.rmtree(interrupted.place)
 
 
 OWN = """import numpy as np
@@ -203,33 +187,16 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     assert code == 0
     assert "recall" in text
     assert not trap.exists()
-
-
-def test_the_report_of_ones_own_sweep_shows_a_world_of_ones_own(with_references, trap, tmp_path, capsys) -> None:
-    (tmp_path / "own.py").write_text(OWN.replace("TRAP", repr(str(trap))))  # the user's own file, with the same text
-    code, text = answer(report.main, capsys, "mine", "--results", str(with_references), "--out", str(tmp_path / "page"))
+    # The user's own file with the same text lets it run, but not one that lies inside the folder that was sent.
+    folder = SweepFolder.load(next(with_references.glob("mine-*")))
+    stolen = with_references / "mine" / "own.py"
+    stolen.parent.mkdir()
+    for path in (stolen, tmp_path / "own.py"):
+        path.write_text(OWN.replace("TRAP", repr(str(trap))))
+    unfinished = replace(folder, finished=False, sources=tuple(replace(s, path=str(stolen)) for s in folder.sources))
+    with pytest.raises(ConfigError, match="--trust"):
+        unfinished.admit()
+    assert not trap.exists()
+    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page))
     assert (code, "missing" in text) == (0, False)
     assert trap.exists()
-
-
-def test_the_users_own_file_must_lie_where_it_was_read_outside_the_results(with_references, trap, tmp_path) -> None:
-    folder = SweepFolder.load(next(with_references.glob("mine-*")))
-    folder.finished = False
-    text = OWN.replace("TRAP", repr(str(trap)))
-    with pytest.raises(ConfigError, match=r"own\.py, which was read at .*--trust"):
-        folder.admit()
-    stolen = with_references / "mine" / "own.py"  # a stranger says that it was read inside the folder they sent
-    stolen.parent.mkdir()
-    stolen.write_text(text)
-    folder.sources = tuple(replace(source, path=str(stolen)) for source in folder.sources)
-    with pytest.raises(ConfigError, match="--trust"):
-        folder.admit()
-    folder.admit(trust=True)
-    (tmp_path / "own.py").write_text(text + "# another text\n")
-    folder.sources = tuple(replace(source, path=str(tmp_path / "own.py")) for source in folder.sources)
-    for trust in (False, True):
-        with pytest.raises(ConfigError, match="sha256"):
-            folder.admit(trust)
-    (tmp_path / "own.py").write_text(text)
-    folder.admit()
-    assert not trap.exists()

@@ -1,4 +1,4 @@
-"""hflray.data.official: the official Fashion-MNIST is told from the other split by its bytes, wherever it lies."""
+"""hflray.data.download: the official Fashion-MNIST is told from the other split by its bytes, wherever it lies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hflray.config import load_config
-from hflray.data import Dataset, load_dataset, official
+from hflray.data import Dataset, download, load_dataset
 from hflray.data.datasets import stored_at
 from hflray.errors import ConfigError, DataError
 from hflray.experiment import Scenario
@@ -23,7 +23,7 @@ UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack.py"
 
 @pytest.fixture(autouse=True)
 def _without_debians_package(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(official, "DEBIAN", tmp_path / "no package")
+    monkeypatch.setattr(download, "DEBIAN", tmp_path / "no package")
 
 
 def drawn() -> dict[str, np.ndarray]:
@@ -36,7 +36,7 @@ def drawn() -> dict[str, np.ndarray]:
 
 def write_idx(folder: Path, stored: dict[str, np.ndarray], packed: bool) -> None:
     folder.mkdir(parents=True)
-    for key, name in official.IDX.items():
+    for key, name in download.IDX.items():
         array = stored[key]
         content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
         if packed:
@@ -50,8 +50,8 @@ def as_official(monkeypatch) -> dict[str, np.ndarray]:
     """Let the drawn images be what the official files hold."""
     stored = drawn()
     digests = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in stored.items()}
-    monkeypatch.setitem(official.DIGESTS, "official", digests)
-    monkeypatch.setattr(official, "SIZES", (40, 20))
+    monkeypatch.setitem(download.DIGESTS, "official", digests)
+    monkeypatch.setattr(download, "SIZES", (40, 20))
     return stored
 
 
@@ -67,7 +67,7 @@ def no_download(monkeypatch) -> None:
     def fail(name: str, root: Path) -> None:
         raise DataError("no\nnetwork")
 
-    monkeypatch.setattr(official, "load_or_download", fail)
+    monkeypatch.setattr(download, "load_or_download", fail)
 
 
 @pytest.mark.parametrize("place", ["fashion_mnist_official.npz", "fashion_mnist.npz", "FashionMNIST/raw", "debian"])
@@ -79,12 +79,12 @@ def test_it_is_read_from_each_of_its_places(as_official, tmp_path, monkeypatch, 
     else:
         write_idx(path, as_official, packed)
         if place == "debian":
-            monkeypatch.setattr(official, "DEBIAN", path)
+            monkeypatch.setattr(download, "DEBIAN", path)
     data = load_dataset("fashion_mnist", tmp_path, split="official")
     assert np.array_equal(data.x_train[:, 0], as_official["x_train"])
     assert data.y_test.tolist() == as_official["y_test"].tolist()
     assert stored_at("fashion_mnist", tmp_path, "official") == path
-    assert official.stored_splits(tmp_path) == {path: "official"}
+    assert download.stored_splits(tmp_path) == {path: "official"}
     assert np.array_equal(load_dataset("fashion_mnist", tmp_path, split=None).x_train, data.x_train)
     text = message(root=tmp_path, split="stratified")
     assert "data.split: got stratified, but " in text
@@ -93,7 +93,7 @@ def test_it_is_read_from_each_of_its_places(as_official, tmp_path, monkeypatch, 
 
 def test_a_file_that_is_not_official_is_refused_by_what_differs(as_official, tmp_path) -> None:
     changed = {**as_official, "x_train": as_official["x_train"] ^ np.eye(28, dtype=np.uint8)}
-    np.savez(tmp_path / official.OFFICIAL_FILE, **changed)
+    np.savez(tmp_path / download.OFFICIAL_FILE, **changed)
     assert "fashion_mnist_official.npz is not the official Fashion-MNIST (x_train" in message(root=tmp_path)
 
 
@@ -107,11 +107,11 @@ def test_the_other_splits_file_is_passed_over_and_named(as_official, tmp_path, n
     write_idx(tmp_path / "FashionMNIST" / "raw", as_official, packed=True)
     assert load_dataset("fashion_mnist", tmp_path, split="official").y_test[0] == 0
     assert load_dataset("fashion_mnist", tmp_path).y_test[0] == 9
-    assert list(official.stored_splits(tmp_path).values()) == [None, "official"]
+    assert list(download.stored_splits(tmp_path).values()) == [None, "official"]
 
 
 def test_it_is_downloaded_if_it_is_nowhere(as_official, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(official, "load_or_download", lambda name, root: as_official)
+    monkeypatch.setattr(download, "load_or_download", lambda name, root: as_official)
     assert len(load_dataset("fashion_mnist", tmp_path, split="official").y_train) == 40
     assert load_dataset("fashion_mnist", tmp_path, split="official").name == "fashion_mnist"
 
@@ -141,7 +141,7 @@ def test_cifar10_has_its_official_split_with_both(tmp_path) -> None:
     stored = {key: np.repeat(array[..., None], 3, -1) if array.ndim == 3 else array for key, array in drawn().items()}
     np.savez(tmp_path / "cifar10.npz", **stored)
     one, other = (load_dataset("cifar10", tmp_path, split=split) for split in ("official", "stratified"))
-    assert all(np.array_equal(getattr(one, key), getattr(other, key)) for key in official.IDX)
+    assert all(np.array_equal(getattr(one, key), getattr(other, key)) for key in download.IDX)
 
 
 def test_what_unpack_writes_is_the_official_split(tmp_path) -> None:
@@ -157,20 +157,20 @@ def test_what_unpack_writes_is_the_official_split(tmp_path) -> None:
 
 def test_debians_files_are_the_official_split(monkeypatch) -> None:
     monkeypatch.undo()
-    if not official.DEBIAN.exists():
+    if not download.DEBIAN.exists():
         pytest.skip("Debian's package dataset-fashion-mnist is not installed")
     data = load_dataset("fashion_mnist", "/nowhere", split="official")
-    assert official.split_of({key: getattr(data, key) for key in official.IDX}) == "official"
+    assert download.split_of({key: getattr(data, key) for key in download.IDX}) == "official"
 
 
 def test_the_real_files_are_in_the_splits_that_they_are_said_to_be(real_data) -> None:
     """`.ci/run` unpacks both."""
     stratified = load_dataset("fashion_mnist", real_data)
-    assert official.split_of({key: getattr(stratified, key) for key in official.IDX}) == "stratified"
-    if not (real_data / official.OFFICIAL_FILE).exists():
-        pytest.skip(f"$HFLRAY_DATA holds no {official.OFFICIAL_FILE}")
+    assert download.split_of({key: getattr(stratified, key) for key in download.IDX}) == "stratified"
+    if not (real_data / download.OFFICIAL_FILE).exists():
+        pytest.skip(f"$HFLRAY_DATA holds no {download.OFFICIAL_FILE}")
     data = load_dataset("fashion_mnist", real_data, split="official")
-    assert official.split_of({key: getattr(data, key) for key in official.IDX}) == "official"
+    assert download.split_of({key: getattr(data, key) for key in download.IDX}) == "official"
     together = [np.concatenate([each.x_train, each.x_test]).reshape(70_000, -1) for each in (stratified, data)]
     sums = [np.sort(images @ np.arange(784)) for images in together]
     assert np.array_equal(*sums)  # the same 70,000 images
@@ -178,8 +178,8 @@ def test_the_real_files_are_in_the_splits_that_they_are_said_to_be(real_data) ->
 
 
 def test_a_scenario_has_the_split_of_its_configuration(real_data) -> None:
-    if not (real_data / official.OFFICIAL_FILE).exists():
-        pytest.skip(f"$HFLRAY_DATA holds no {official.OFFICIAL_FILE}")
+    if not (real_data / download.OFFICIAL_FILE).exists():
+        pytest.skip(f"$HFLRAY_DATA holds no {download.OFFICIAL_FILE}")
 
     def dataset(split: str) -> Dataset:
         words = ["data.name=fashion_mnist", f"data.root={real_data}", f"data.split={split}"]

@@ -1,4 +1,4 @@
-"""Partitions are disjoint, of exact sizes and majority shares, and fail only if no partition is possible."""
+"""Partitions have exact sizes and shares, are worked out by hand, and fail only if no partition is possible."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hflray.config import load_config
+from hflray.data import Dataset
 from hflray.data.partition import (
     DirichletPartition,
+    EdgeDirichletPartition,
+    EdgeIIDPartition,
+    EdgeNonIIDPartition,
     IIDPartition,
     MajorityPartition,
+    OwnersPartition,
+    ShardsPartition,
     build_partition,
     device_sizes,
+    home_edges,
     label_counts,
     majority_classes,
     majority_quota,
 )
 from hflray.errors import ConfigError, DataError
+from hflray.experiment.scenario import Scenario
 from tests.conftest import says
 
 
@@ -132,20 +141,6 @@ def test_a_devices_own_class_fills_up_only_if_other_classes_cannot():
     assert outcomes == {"[[18, 2]]", refusal}
 
 
-def test_sizes_above_the_supply_are_one_line_errors():
-    labels = balanced(2, 10)
-    with pytest.raises(DataError, match=r"asks for 12 samples of class [01] .* has 10; lower .*majority_fraction"):
-        MajorityPartition(0.8)(labels, 1, np.array([15]), np.random.default_rng(0))
-    for partition in (MajorityPartition(0.5), DirichletPartition(), IIDPartition()):
-        with pytest.raises(DataError, match="3 devices ask for 21 samples, but the training set has 20") as error:
-            partition(labels, 3, np.array([7, 7, 7]), np.random.default_rng(0))
-        assert "\n" not in str(error.value)
-        with pytest.raises(DataError, match="device 1 is to hold 0"):
-            partition(labels, 2, np.array([7, 0]), np.random.default_rng(0))
-        with pytest.raises(DataError, match="one size for each of 3 devices"):
-            partition(labels, 3, np.array([7, 7]), np.random.default_rng(0))
-
-
 def test_a_small_alpha_concentrates_and_a_large_one_spreads():
     labels, sizes = balanced(10, 1000), np.full(20, 100)
 
@@ -232,26 +227,6 @@ def test_fewer_samples_than_devices_are_an_error():
         device_sizes(balanced(2, 2), 5, np.random.default_rng(0), default_range=(400, 700), name="tiny")
 
 
-def test_the_defaults_are_eighty_percent_and_a_half():
-    assert MajorityPartition() == MajorityPartition(0.8)
-    assert DirichletPartition() == DirichletPartition(0.5)
-
-
-def test_a_partition_has_no_state():
-    for partition, name in ((MajorityPartition(), "majority_fraction"), (DirichletPartition(), "alpha")):
-        with pytest.raises(FrozenInstanceError):
-            setattr(partition, name, 1.0)
-    with pytest.raises(FrozenInstanceError):
-        IIDPartition().other = 1
-    assert len({IIDPartition(), IIDPartition()}) == 1
-
-
-def test_no_device_is_an_error():
-    for partition in (MajorityPartition(), DirichletPartition(), IIDPartition()):
-        with pytest.raises(DataError, match="one size for each of 0 devices"):
-            partition(balanced(2, 10), 0, np.array([], dtype=int), np.random.default_rng(0))
-
-
 def test_a_quota_may_take_all_of_a_class():
     labels = balanced(2, 10)
     parts = MajorityPartition(1.0)(labels, 2, np.array([10, 10]), np.random.default_rng(0))
@@ -332,19 +307,231 @@ def test_the_message_counts_the_devices_of_the_class_that_is_too_small():
         MajorityPartition(0.8)(labels, 6, np.full(6, 10), np.random.default_rng(0))
 
 
-def test_ranges_are_given_by_name_and_cannot_be_mixed_up():
-    with pytest.raises(TypeError, match="positional"):
-        device_sizes(balanced(2, 10), 3, np.random.default_rng(0), (1, 2), (3, 4))
-
-
 def test_more_devices_than_samples_are_an_error_before_any_draw():
     with pytest.raises(DataError, match=r"tiny has 4 training samples for 1000000000000 devices.* lower fleet"):
         device_sizes(balanced(2, 2), 10**12, np.random.default_rng(0), default_range=(400, 700), name="tiny")
 
 
-@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e3, 1e9])
-def test_the_ends_of_dirichlets_range_can_be_dealt(alpha):
-    sizes = np.full(10, 20)
-    labels = balanced(10, 50)
-    parts = DirichletPartition(alpha)(labels, 10, sizes, np.random.default_rng(0))
-    assert_is_partition(parts, labels, sizes)
+def dealt(partition, labels: np.ndarray, sizes: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return the class counts (N, C), after a check that no sample is held twice and that the sizes are exact."""
+    parts = partition(labels, len(sizes), sizes, np.random.default_rng(seed))
+    indices = np.concatenate(parts)
+    assert indices.dtype == np.int64
+    assert len(np.unique(indices)) == len(indices)
+    assert all((np.diff(part) > 0).all() for part in parts)
+    counts = label_counts(parts, labels, labels.max() + 1)
+    assert counts.sum(axis=1).tolist() == sizes.tolist()
+    return counts
+
+
+def test_homes_are_contiguous_and_even():
+    assert home_edges(6, 3).tolist() == [0, 0, 1, 1, 2, 2]
+    assert home_edges(5, 2).tolist() == [0, 0, 0, 1, 1]
+    assert np.bincount(home_edges(184, 6)).tolist() == [31, 31, 30, 31, 31, 30]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_shards_hold_k_classes_in_equal_parts(k):
+    sizes = np.array([6, 7, 12, 6, 9, 6])
+    for seed in range(10):
+        counts = dealt(ShardsPartition(k), balanced(4, 60), sizes, seed)
+        assert ((counts > 0).sum(axis=1) == k).all()
+        for size, row in zip(sizes, counts, strict=True):
+            held = sorted(row[row > 0].tolist())
+            assert held == sorted(size // k + (j < size % k) for j in range(k))
+        owners = (counts > 0).sum(axis=0)  # 6k places over four classes
+        assert owners.max() - owners.min() <= 1
+
+
+def test_shards_of_all_classes_are_equal_counts():
+    assert dealt(ShardsPartition(3), balanced(3, 8), np.array([6, 9, 9])).tolist() == [[2] * 3, [3] * 3, [3] * 3]
+
+
+def test_which_classes_meet_in_a_shard_is_drawn():
+    pairs = {tuple(np.flatnonzero(row)) for seed in range(20)
+             for row in dealt(ShardsPartition(2), balanced(4, 9), np.array([4, 4]), seed)}  # fmt: skip
+    assert len(pairs) == 6  # all pairs of four classes
+
+
+def test_each_edge_has_all_classes_and_each_device_one():
+    sizes = np.full(12, 5)
+    for seed in range(5):
+        counts = dealt(EdgeIIDPartition(2), balanced(3, 20), sizes, seed)
+        assert ((counts > 0).sum(axis=1) == 1).all()
+        for edge in range(2):  # six devices of an edge hold three classes, two devices each
+            assert counts[home_edges(12, 2) == edge].sum(axis=0).tolist() == [10, 10, 10]
+
+
+def test_each_edge_has_some_classes_and_each_class_as_many_edges():
+    sizes = np.full(12, 5)
+    for seed in range(5):
+        counts = dealt(EdgeNonIIDPartition(3, classes_per_edge=2), balanced(3, 20), sizes, seed)
+        assert ((counts > 0).sum(axis=1) == 1).all()
+        edges = np.stack([counts[home_edges(12, 3) == edge].sum(axis=0) for edge in range(3)])
+        assert np.sort(edges, axis=1).tolist() == [[0, 10, 10]] * 3  # two classes of two devices each
+        assert (edges > 0).sum(axis=0).tolist() == [2, 2, 2]  # six places over three classes
+
+
+def test_hierfavgs_fifty_devices_at_five_edges():
+    labels, sizes = balanced(10, 6000), np.full(50, 1000)
+    iid = dealt(EdgeIIDPartition(5), labels, sizes)
+    assert (iid.reshape(5, 10, 10).sum(axis=1) == 1000).all()
+    edges = dealt(EdgeNonIIDPartition(5), labels, sizes).reshape(5, 10, 10).sum(axis=1)
+    assert np.sort(edges, axis=1).tolist() == [[0] * 5 + [2000] * 5] * 5
+    assert set((edges > 0).sum(axis=0).tolist()) == {2, 3}  # 25 places over ten classes
+
+
+def test_each_level_of_dirichlet_may_be_iid():
+    labels, sizes = balanced(10, 1000), np.full(20, 100)
+
+    def largest(edge_alpha, device_alpha):
+        """Return the mean share of the largest class of an edge's samples, and of a device's."""
+        counts = dealt(EdgeDirichletPartition(4, edge_alpha, device_alpha), labels, sizes)
+        edges = counts.reshape(4, 5, 10).sum(axis=1)
+        return (edges.max(axis=1) / 500).mean(), (counts.max(axis=1) / 100).mean()
+
+    edge, device = largest(None, None)
+    assert max(edge, device) < 0.25
+    edge, device = largest(0.1, None)
+    assert edge > 0.4
+    assert device == pytest.approx(edge, abs=0.1)  # a device is like its edge
+    edge, device = largest(None, 0.1)
+    assert edge < 0.2
+    assert device > 0.4
+    edge, device = largest(0.1, 0.1)
+    assert device > edge > 0.4
+
+
+def test_an_edges_devices_share_out_all_that_the_edge_has():
+    # Two edges of one and two devices: all 12 samples of three classes are dealt, whatever the shares are.
+    for seed in range(10):
+        counts = dealt(EdgeDirichletPartition(2, 0.1, 0.1), balanced(3, 4), np.array([5, 3, 4]), seed)
+        assert counts.sum(axis=0).tolist() == [4, 4, 4]
+    # One edge is an ordinary Dirichlet partition of the samples that it has drawn.
+    one = dealt(EdgeDirichletPartition(1, None, 1e9), balanced(2, 1000), np.array([500, 500]))
+    assert np.abs(one - 250).max() < 60
+
+
+@pytest.mark.parametrize(
+    "partition, sizes, message",
+    [
+        (ShardsPartition(1), [9, 3], r"shards asks for 9 samples of class [01] for its 1 devices.* has 8; lower"),
+        (ShardsPartition(3), [3], "3 classes are asked for at one place, and the training set has 2; lower"),
+        (EdgeIIDPartition(2), [4, 4, 4], "edge_iid gives each edge 2 classes.* an edge has 1 devices"),
+        (EdgeNonIIDPartition(2), [2, 2], "5 classes are asked for at one place, and the training set has 2"),
+        (EdgeNonIIDPartition(2, 2), [2, 2], "edge_noniid gives each edge 2 classes"),
+        (EdgeDirichletPartition(3), [2, 2], "3 edges need a device each, and there are 2 devices"),
+        (EdgeIIDPartition(1), [1, 9], r"edge_iid asks for 9 samples of class"),
+        (EdgeDirichletPartition(1), [9, 9], "2 devices ask for 18 samples, but the training set has 16"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_dealt_is_named(partition, sizes, message):
+    with pytest.raises(DataError, match=message):
+        partition(balanced(2, 8), len(sizes), np.array(sizes), np.random.default_rng(0))
+
+
+def test_wrong_options_are_named():
+    for name, options, message in [
+        ("shards", {"labels_per_device": 0}, "labels_per_device: got 0; accepted: an integer above 0"),
+        ("shards", {"label_per_device": 2}, "did you mean 'labels_per_device'"),
+        ("edge_dirichlet", {"num_edges": 2, "edge_alpha": 0}, "edge_alpha: got 0; accepted: a finite number above 0"),
+        ("edge_dirichlet", {"num_edges": 2, "device_alpha": "x"}, "device_alpha: got 'x'"),
+        ("edge_noniid", {"num_edges": 2, "classes_per_edge": True}, "classes_per_edge: got True"),
+        ("edge_iid", {"num_edges": 1.5}, "num_edges: got 1.5"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            build_partition(name, **options)
+
+
+def test_an_experiment_gives_a_partition_its_number_of_edges():
+    settings = ["fleet.num_devices=40", "fleet.num_edges=4", "scheduling.num_scheduled=40", "assignment.name=home",
+                "data.samples_per_device=[10,10]"]  # fmt: skip
+    scenario = Scenario.build(load_config(None, [*settings, "data.partition=edge_iid"]))
+    edges = scenario.class_counts.reshape(4, 10, 10).sum(axis=1)
+    assert (edges == 10).all()
+    options = "data.partition_options={num_edges: 2}"
+    with pytest.raises(ConfigError, match=r"partition_options\.num_edges: got 2.* fleet\.num_edges says it"):
+        Scenario.build(load_config(None, [*settings, "data.partition=edge_iid", options]))
+
+
+OWNER = np.array(["b", "a", "b", "c"])
+
+
+def parts(joined):
+    return [part.tolist() for part in joined.parts()]
+
+
+def test_by_name():
+    joined = OwnersPartition().join(OWNER, ["a", "c", "b"], 3)
+    assert (joined.devices.tolist(), parts(joined), joined.notes) == ([0, 1, 2], [[1], [3], [0, 2]], [])
+
+
+def test_in_order_without_names():
+    numbers = np.array(["10", "2", "10"])
+    assert parts(OwnersPartition().join(numbers, None, 2)) == [[1], [0, 2]]
+    assert parts(OwnersPartition().join(OWNER, None, 3)) == [[1], [0, 2], [3]]
+
+
+def test_both_kinds_of_strangers_are_counted():
+    with pytest.raises(DataError) as caught:
+        OwnersPartition().join(OWNER, ["a", "x", "y"], 3)
+    assert "2 of 3 devices of the fleet have no samples, such as 'x', 'y'" in str(caught.value)
+    assert "2 of 3 owners of samples are no devices of the fleet, such as 'b', 'c'" in str(caught.value)
+    joined = OwnersPartition("drop").join(OWNER, ["a", "x", "y"], 3)
+    assert (joined.devices.tolist(), parts(joined), len(joined.notes)) == ([0], [[1]], 2)
+    with pytest.raises(DataError, match="no device would be left"):
+        OwnersPartition("drop").join(OWNER, ["x"], 1)
+
+
+def test_wrong_arguments_are_one_line():
+    with pytest.raises(ConfigError, match=r"data.options.unmatched: got 'ignore'; accepted: error, drop"):
+        OwnersPartition("ignore")
+    x, y = np.eye(4), [0, 1, 0, 1]
+    with pytest.raises(DataError, match=r"owner has shape \(2,\)"):
+        Dataset.of(x, y, x, y, owner=["a", "b"])
+    with pytest.raises(DataError, match=r"owner\[1\] is an empty text"):
+        Dataset.of(x, y, x, y, owner=["a", "", "c", "d"])
+    with pytest.raises(DataError, match=r"test_owner was given without owner"):
+        Dataset.of(x, y, x, y, test_owner=["a", "b", "c", "d"])
+    with pytest.raises(DataError, match=r"class_names has 3 texts"):
+        Dataset.of(x, y, x, y, class_names=["a", "b", "c"])
+
+
+def test_labels_stay_labels():
+    x, y = np.eye(4), [0, 1, 0, 1]
+    data = Dataset.of(x, y, x, y, owner=[1, 1, 2, 2])
+    assert data.labels.tolist() == data.strata.tolist() == y
+    assert data.columns["owner"].tolist() == ["1", "1", "2", "2"]
+
+
+PARTITIONS = (
+    MajorityPartition(), DirichletPartition(), DirichletPartition(1e-6), DirichletPartition(1e9), IIDPartition(),
+    ShardsPartition(), EdgeDirichletPartition(2), EdgeIIDPartition(2), EdgeNonIIDPartition(2, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
+def test_the_contract_of_every_partition(partition) -> None:
+    """Sizes are exact, no sample is dealt twice, equal generators give equal parts, and wrong sizes are one line."""
+    labels, sizes = balanced(4, 50), np.array([8, 9, 10, 8, 9, 10, 8, 8])
+    dealt(partition, labels, sizes)
+    first, again = (partition(labels, 8, sizes, np.random.default_rng(3)) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert partition == type(partition)(**vars(partition))
+    with pytest.raises(FrozenInstanceError):
+        partition.other = 1
+    for wrong, message in (
+        (np.full(4, 60), r"4 devices ask for 240 samples, but the training set has 200"),
+        (np.array([9, 0]), "device 1 is to hold 0"),
+        (np.zeros(0, int), "one size for each of 0 devices"),
+        (np.array([[7], [7]]), "one size for each of 2 devices"),
+    ):
+        with pytest.raises(DataError, match=message) as error:
+            partition(labels, len(wrong), wrong, np.random.default_rng(0))
+        assert "\n" not in str(error.value)
+
+
+def test_the_majority_that_a_class_cannot_supply_is_named() -> None:
+    with pytest.raises(DataError, match=r"asks for 12 samples of class [01] .* has 10; lower .*majority_fraction"):
+        MajorityPartition()(balanced(2, 10), 1, np.array([15]), np.random.default_rng(0))
+    assert (MajorityPartition().majority_fraction, DirichletPartition().alpha) == (0.8, 0.5)

@@ -1,4 +1,4 @@
-"""hflray.data.validation: which training samples are the validation part, and that no device has them."""
+"""hflray.data.datasets: which training samples are the validation part, and that no device has them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray.data import Dataset, load_dataset
-from hflray.data.validation import validation_rows
+from hflray.data.datasets import validation_rows
 from hflray.errors import DataError
 
 N = 300

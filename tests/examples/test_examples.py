@@ -79,6 +79,7 @@ def test_oort_by_reference_gives_the_runs_of_the_one_inside(monkeypatch):
     assert runs["oort"][-1][1] > 0.3  # the pacer has acted
 
 
+@pytest.mark.slow
 def test_the_assignment_study(capsys):
     run("3_assignment_study.py")
     heading, _, *rows = capsys.readouterr().out.splitlines()

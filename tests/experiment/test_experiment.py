@@ -16,7 +16,7 @@ from hflray.errors import ConfigError, DataError, DivergedError, HflrayError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
-from hflray.training import kernel_choice
+from hflray.training import kernels
 from hflray.training.privacy import epsilon_of
 from tests.conftest import small_config
 
@@ -28,15 +28,12 @@ def hashes(*overrides: str) -> list[str]:
 
 def test_every_backend_gives_the_same_bits(ray_session) -> None:
     """The hashes of all rounds are those of the serial backend for 1 actor, 2 actors, and one actor per device."""
-    expected = hashes()
+    few = ("fleet.num_devices=6", "scheduling.num_scheduled=3", "scheduling.num_clusters=3")
+    expected = hashes(*few)
     assert len(set(expected)) == 3
-    assert hashes("training.backend=ray", "training.num_actors=1") == expected
-    assert hashes("training.backend=ray", "training.num_actors=2") == expected
-    assert hashes("training.backend=ray", "training.devices_per_actor=1") == expected
-
-
-def test_another_seed_gives_other_bits() -> None:
-    assert set(hashes("max_rounds=1")).isdisjoint(hashes("max_rounds=1", "seed=1"))
+    for actors in ("num_actors=1", "num_actors=2", "devices_per_actor=1"):
+        assert hashes(*few, "training.backend=ray", f"training.{actors}") == expected
+    assert set(hashes(*few, "seed=1")).isdisjoint(expected)
 
 
 def test_a_record_holds_the_results_of_its_round() -> None:
@@ -62,25 +59,6 @@ def test_a_record_holds_the_results_of_its_round() -> None:
     assert all(isinstance(value, float) for value in values.values())
 
 
-def test_training_learns() -> None:
-    records = list(Experiment(small_config("training.local_iterations=5", "training.edge_iterations=5")))
-    assert records[-1].accuracy > 0.8 > records[0].accuracy > 0.2
-    assert records[-1].test_loss < records[0].test_loss
-
-
-def test_an_experiment_stops_at_the_target_accuracy() -> None:
-    experiment = Experiment(small_config("target_accuracy=0.05", "scheduling.name=fedavg"))
-    records = list(experiment)
-    assert len(records) == 1
-    assert experiment.finished
-    assert experiment.summary() == {
-        metrics.ROUNDS_TO_TARGET: 1.0,
-        metrics.OBJECTIVE_TO_TARGET: records[0].totals["objective"],
-        metrics.DELAY_TO_TARGET_S: records[0].totals["delay_s"],
-        metrics.ENERGY_TO_TARGET_J: records[0].totals["energy_j"],
-    }
-
-
 def test_what_the_target_took_is_the_sum_over_the_rounds_up_to_it() -> None:
     """Discarded uploads are part of the bill."""
     limits = ("clock.edge.deadline=0.9", "allocation.method=equal", "max_rounds=20", "target_accuracy=0.4")
@@ -93,12 +71,6 @@ def test_what_the_target_took_is_the_sum_over_the_rounds_up_to_it() -> None:
     assert values[metrics.ROUNDS_TO_TARGET] == len(records)
     assert values[metrics.DELAY_TO_TARGET_S] == pytest.approx(sum(record.cost.delay_s for record in records))
     assert values[metrics.ENERGY_TO_TARGET_J] == pytest.approx(sum(record.cost.energy_j for record in records))
-
-
-def test_a_target_never_reached_is_not_reported() -> None:
-    experiment = Experiment(small_config("target_accuracy=1.0", "max_rounds=1", "scheduling.name=fedavg"))
-    assert len(list(experiment)) == 1
-    assert experiment.summary() == {}
 
 
 @pytest.mark.parametrize("scheduler", ["ikc", "vkc"])
@@ -174,17 +146,7 @@ def test_the_configuration_decides_the_bill_of_clustering() -> None:
     assert default["ari"] == three["ari"] == fast["ari"]
 
 
-def test_clustering_is_billed_with_the_coupling_of_the_rounds() -> None:
-    bills = {}
-    for coupling in ("per_edge", "joint"):
-        experiment = Experiment(small_config("scheduling.name=ikc", f"allocation.coupling={coupling}"))
-        experiment.cluster()
-        bills[coupling] = experiment.clustering["energy_j"] + experiment.clustering["delay_s"]  # λ = 1
-    assert bills["joint"] < bills["per_edge"] * (1 - 1e-4)
-
-
-@pytest.mark.parametrize("scheduler", ["ikc", "vkc", "fedavg"])
-@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("scheduler, at", [("ikc", 0), ("ikc", 1), ("vkc", 2), ("fedavg", 1)])
 def test_a_loaded_state_continues_bit_for_bit(scheduler: str, at: int) -> None:
     config = small_config(f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
     unbroken = list(Experiment(config))
@@ -249,23 +211,16 @@ def test_divergence_stops_the_run_and_keeps_the_state() -> None:
     assert experiment.round == 0
 
 
-def test_fedavg_needs_no_clustering() -> None:
-    experiment = Experiment(small_config("scheduling.name=fedavg", "max_rounds=1"))
-    (record,) = experiment
-    assert experiment.clusters is None
-    assert record.round == 1
-
-
 def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> None:
     """The kernel is part of the state, so a run that is resumed on another machine uses the same kernel."""
     config = small_config("scheduling.name=fedavg")
     first = Experiment(config)
-    state, fixed = first.state_dict(), kernel_choice.fixed_kernel()
+    state, fixed = first.state_dict(), kernels.fixed_kernel(first.problem)
     assert (state["config"]["training"]["kernel"], state["config"]["training"]["threads"]) == (fixed, 1)
     assert first.config.training.kernel == fixed
 
     # Elsewhere another kernel is the fastest, but the state decides ...
-    monkeypatch.setattr(kernel_choice, "fixed_kernel", lambda problem=None, precision="float32": "eager")
+    monkeypatch.setattr(kernels, "fixed_kernel", lambda problem=None, precision="float32": "eager")
     assert Experiment(config).resolve().training.kernel == "eager"
     resumed = Experiment(config)
     resumed.load_state_dict(state)
@@ -371,14 +326,6 @@ def test_limits_give_the_same_bits_with_actors_and_after_a_resume(ray_session) -
     assert [record.model_hash for record in resumed] == expected[1:]
 
 
-def test_a_limit_that_nobody_passes_changes_no_bit() -> None:
-    limited = Experiment(small_config("clock.edge.deadline=1.5", "clock.edge.first=1.0")).run_round()
-    plain = Experiment(small_config()).run_round()
-    assert limited.model_hash == plain.model_hash
-    assert limited.cost.objective == pytest.approx(plain.cost.objective, rel=1e-12)
-    assert limited.metrics()[metrics.ROUND_DISCARDED] == 0
-
-
 @pytest.mark.parametrize(
     "model, parameters",
     [("model.name=logistic", 7850), ("model={name: mlp, options: {hidden: [32], dropout: 0.2}}", 25_450)],
@@ -392,7 +339,7 @@ def test_another_network_is_trained_billed_and_resumed_bit_for_bit(model: str, p
     resumed = Experiment(config)
     resumed.load_state_dict(part.state_dict())
     assert resumed.run_round().model_hash == hashes[1]
-    assert resumed.config.training.kernel == kernel_choice.fixed_kernel(whole.problem)
+    assert resumed.config.training.kernel == kernels.fixed_kernel(whole.problem)
     with pytest.raises(ConfigError, match=r"model.name: the saved state was made with 'mlp'|model.name: .*'logistic'"):
         Experiment(small_config("scheduling.name=ikc", "max_rounds=2")).load_state_dict(part.state_dict())
 
@@ -442,15 +389,6 @@ def test_sent_sizes_are_billed_and_logged_where_they_are_not_the_models() -> Non
     assert tuple(restored.sent_bits) == record.sent_bits
     plain = Experiment(small_config("max_rounds=1", "scheduling.name=round_robin")).run_round().schedule()
     assert not {"device_bits", "edge_bits"} & set(plain)
-
-
-def test_sent_sizes_scale_with_a_given_z() -> None:
-    plain, given = (
-        Experiment(small_config("compression.device.name=sign", *more)).work for more in ((), ("cost.model_kb=100",))
-    )
-    z = 100 * 8192
-    assert given.edge_bits == z
-    assert given.device_bits == pytest.approx(z * plain.device_bits / plain.edge_bits)
 
 
 def test_a_timeline_bills_each_hop_with_its_own_size() -> None:
@@ -514,12 +452,6 @@ def test_privacy_is_logged_and_its_counts_are_part_of_the_state() -> None:
     assert third[0].metrics()[metrics.PRIVACY_EPSILON] == third[1].metrics()[metrics.PRIVACY_EPSILON]
 
 
-def test_without_privacy_nothing_of_it_is_logged_or_saved() -> None:
-    experiment = Experiment(small_config("max_rounds=1"))
-    assert metrics.PRIVACY_EPSILON not in experiment.run_round().metrics()
-    assert "privacy.releases" not in experiment.state_dict()
-
-
 def test_an_upload_counts_also_where_its_edge_failed_later() -> None:
     world = ("world.edge_failure={mtbf_s: 3, mttr_s: 1}", "max_rounds=8")
     experiment = Experiment(small_config(*PRIVATE, *world))
@@ -534,12 +466,8 @@ def test_an_upload_counts_also_where_its_edge_failed_later() -> None:
     np.testing.assert_array_equal(experiment.accountant.releases, releases)
 
 
-@pytest.mark.parametrize(
-    "scheduler",
-    [pytest.param("fedavg", marks=pytest.mark.slow), "power_of_choice", pytest.param("ikc", marks=pytest.mark.slow)],
-)
-def test_a_run_ends_before_the_round_that_would_exceed_its_epsilon(scheduler: str) -> None:
-    settings = (*PRIVATE, f"scheduling.name={scheduler}", "max_rounds=8")
+def test_a_run_ends_before_the_round_that_would_exceed_its_epsilon() -> None:
+    settings = (*PRIVATE, "scheduling.name=power_of_choice", "max_rounds=8")
     free = list(Experiment(small_config(*settings)))
     spent = {record.round: record.metrics()[metrics.PRIVACY_EPSILON] for record in free}
     limit = spent[4]

@@ -12,7 +12,6 @@ import pytest
 from hflray.config import load_config
 from hflray.data import load_dataset
 from hflray.data.partition import label_counts
-from hflray.errors import DataError
 from hflray.experiment import Experiment
 from hflray.experiment.scenario import Scenario
 from tests.conftest import small_config
@@ -48,13 +47,6 @@ def test_a_scenario_is_a_function_of_the_configuration() -> None:
     # The devices must not depend on H and λ, so that a sweep over these compares the same fleets.
     swept = Scenario.build(small_config("seed=3", "scheduling.num_scheduled=2", "cost.delay_weight=9"))
     np.testing.assert_array_equal(one.fleet.gain, swept.fleet.gain)
-
-
-@pytest.mark.parametrize("partition", ["majority", "dirichlet", "iid"])
-def test_every_partition_respects_explicit_sizes(partition: str) -> None:
-    scenario = Scenario.build(small_config(f"data.partition={partition}", "data.samples_per_device=[20, 30]"))
-    assert {len(part) for part in scenario.parts} <= set(range(20, 31))
-    assert scenario.notes == []
 
 
 @pytest.mark.parametrize("name, strata", [("friedman1", 10), ("pydoc_topics", 10), ("breast_cancer", 2)])
@@ -111,11 +103,11 @@ def test_training_on_drawn_samples_is_training_on_the_same_samples_held(kernel: 
 def test_any_number_of_actors_trains_on_the_same_drawn_samples(ray_session) -> None:
     config = small_config("data.partition=resampled", "max_rounds=2")
     hashes = []
-    for overrides in ({"backend": "serial"}, {"backend": "ray", "num_actors": 1}, {"backend": "ray", "num_actors": 2}):
+    for overrides in ({"backend": "serial"}, {"backend": "ray", "num_actors": 2}):
         training = config.training.model_copy(update=overrides)
         with Experiment(config.model_copy(update={"training": training}), cpus=2) as experiment:
             hashes.append([record.model_hash for record in experiment])
-    assert hashes[0] == hashes[1] == hashes[2]
+    assert hashes[0] == hashes[1]
 
 
 def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
@@ -134,11 +126,6 @@ def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
     assert len(record.devices) == 20
     assert record.samples_trained > 0
     assert largest < 120e6
-
-
-def test_an_impossible_partition_is_refused() -> None:
-    with pytest.raises(DataError, match=r"samples"):
-        Scenario.build(small_config("data.samples_per_device=1000"))
 
 
 def test_device_data_hold_the_partition_and_the_test_set() -> None:
@@ -203,12 +190,6 @@ def test_labels_stay_labels_where_samples_are_dealt_by_groups(partition: str, tm
     assert np.array_equal(scenario.class_counts[np.array([3, 1])], counts[[3, 1]])
     sites = [np.bincount(scenario.dataset.groups[part], minlength=12).max() / len(part) for part in scenario.parts]
     assert min(sites) >= (0.7 if partition in ("BySite", "majority", "resampled") else 0)
-
-
-def test_the_classes_of_a_regression_with_groups_are_its_deciles(tmp_path: Path) -> None:
-    counts = grouped(tmp_path, "BySite", "regression").class_counts
-    assert counts.shape == (12, 10)
-    assert (np.asarray(counts) > 0).sum(axis=1).min() > 5
 
 
 def test_a_partition_sees_every_column_that_it_asks_for(tmp_path: Path) -> None:

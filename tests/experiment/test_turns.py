@@ -1,4 +1,4 @@
-"""hflray.experiment.turns: whole runs under the clouds that do not wait, on actors, killed, and in a living world."""
+"""hflray.experiment.turns, passes: runs of clouds and edges that do not wait, on actors, killed, in a living world."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import pytest
 from hflray import metrics
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.config import ExperimentConfig
-from hflray.cost import Schedule
+from hflray.cost import Schedule, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
+from hflray.experiment.turns import PlannedTurns
 from hflray.timeline import Durations, Hops, timeline
 from hflray.training.exchange import Version
 from hflray.training.local import DeviceHost
 from hflray.world import World
-from tests.conftest import small_config
+from hflray.world.turns import UnderWay, timeline_of
+from tests.conftest import says, small_config
 from tests.training.rounds import exact_sums, task_of
 
 LIVING = (
@@ -31,7 +33,7 @@ BASE = (
     "model.name=logistic",
 )  # fmt: skip
 INSIDE = ("training.rule.name=scaffold", "compression.device.name=sign", "compression.edge.name=sign")
-MATRIX = (("semi", 2), ("fedasync", 1), ("fedasync", 8), ("fedbuff", 2), ("fedat", 2))
+INSIDE_OF_EDGES = ("compression.device.name=sign", "compression.edge.name=sign", "training.momentum=0.5")
 TIMES = ("compute_s", "compute_j", "upload_s", "upload_j")
 CLOUDS = {
     "semi": ("clock.cloud={semi_synchronous: {period_s: 0.4}}",),
@@ -39,6 +41,17 @@ CLOUDS = {
     "fedbuff": ("clock.cloud={asynchronous: {buffer: 2, updates: 3}}",),
     "fedat": ("clock.cloud={asynchronous: {rule: fedat, updates: 2}}",),
 }
+EDGES = ("clock.edge=asynchronous",)
+WHERE = {"synchronous": (), **{name: cloud for name, cloud in CLOUDS.items() if name != "semi"}}  # with such edges
+LIVES = tuple(setting for setting in LIVING if not setting.startswith("clock.edge"))
+WAYS = {  # the settings, and the same in a living world
+    **{name: ((*cloud, *INSIDE), (*cloud, *INSIDE, *LIVING)) for name, cloud in CLOUDS.items()},
+    **{
+        f"edges, {name}": ((*cloud, *EDGES, *INSIDE_OF_EDGES), (*cloud, *EDGES, *INSIDE_OF_EDGES, *LIVES))
+        for name, cloud in WHERE.items()
+    },
+}
+WORLDS = pytest.mark.parametrize("world", [(), LIVES], ids=["still", "living"])
 
 
 def config(*overrides: str) -> ExperimentConfig:
@@ -60,34 +73,41 @@ def facts(records: list[RoundRecord]) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "actors"),
-    [("fedasync", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in MATRIX)],
+    ("way", "actors"),
+    [
+        ("fedasync", 2), ("edges, synchronous", 2),
+        *(pytest.param(way, actors, marks=pytest.mark.slow)
+          for way, actors in (("semi", 2), ("fedasync", 8), ("fedbuff", 2), ("fedat", 2), ("edges, fedasync", 2))),
+    ],
 )  # fmt: skip
-def test_any_number_of_actors_gives_the_same_bits(cloud: str, actors: int, ray_session) -> None:
-    settings = (*CLOUDS[cloud], *INSIDE, *LIVING, "max_rounds=3")
+def test_any_number_of_actors_gives_the_same_bits(way: str, actors: int, ray_session) -> None:
+    settings = (*WAYS[way][1], "max_rounds=3")
     expected = facts(run(*settings))
     assert facts(run(*settings, "training.backend=ray", f"training.num_actors={actors}")) == expected
 
 
-@pytest.mark.parametrize("world", [(), LIVING], ids=["still", "living"])
-@pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_run_goes_on_after_any_round_with_the_same_bits(cloud: str, world: tuple[str, ...]) -> None:
-    """The turns under way, their versions, the buffer and the newest models are in the state."""
-    settings = (*CLOUDS[cloud], *INSIDE, *world)
+@pytest.mark.parametrize(
+    ("way", "lives"), [*((way, True) for way in WAYS), ("fedasync", False), ("edges, synchronous", False)]
+)
+def test_a_run_goes_on_after_any_round_with_the_same_bits(way: str, lives: bool) -> None:
+    """The turns and passes under way, their versions, the buffer and the newest models are in the state."""
+    settings = WAYS[way][lives]
     expected = facts(run(*settings))
-    for stop in (1, 2, 4):
+    under_way = 0
+    for stop in (1, 3):
         with Experiment(config(*settings), cpus=2) as first:
             for _ in range(stop):
                 first.run_round()
-            state = first.state_dict()
+            under_way += len(first.under_way.waiting) + len(first.under_way.turns)
             state = {key: value if isinstance(value, np.ndarray) else json.loads(json.dumps(value))
-                     for key, value in state.items()}  # fmt: skip
+                     for key, value in first.state_dict().items()}  # fmt: skip
         with Experiment(config(*settings), cpus=2) as second:
             second.load_state_dict(state)
             assert facts(list(second)) == expected[stop:]
+    assert under_way or way == "semi"
 
 
-@pytest.mark.parametrize("world", [(), LIVING], ids=["still", "living"])
+@WORLDS
 @pytest.mark.parametrize("cloud", ["fedasync", "fedat"])
 def test_no_device_is_at_two_edges_at_once(cloud: str, world: tuple[str, ...]) -> None:
     rows: dict[int, list[tuple[float, float, int]]] = {}
@@ -179,22 +199,6 @@ def test_fast_edges_do_more_in_a_period() -> None:
     assert max(iterations) > 2  # Q = 2 counts no more
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (("training.rule.name=mtgc",), "training.rule.name: got mtgc with an asynchronous clock.cloud"),
-        (("training.rule.name=fednova",), "training.rule.name: got fednova"),
-        (("training.rule.name=feddyn", "aggregation.weights=uniform"), "training.rule.name: got feddyn"),
-        (("aggregation.cloud.name=fedadam",), "aggregation.cloud.name: got fedadam with an asynchronous"),
-    ],
-)
-def test_what_needs_all_edges_at_once_is_refused(settings: tuple[str, ...], line: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Experiment(config("clock.cloud=asynchronous", *settings))
-    assert line in str(error.value)
-    Experiment(config(*CLOUDS["semi"], *settings))
-
-
 def test_what_an_edge_fetched_is_kept_until_its_update() -> None:
     with Experiment(config(*CLOUDS["fedasync"]), cpus=1) as experiment:
         experiment.run_round()
@@ -204,10 +208,14 @@ def test_what_an_edge_fetched_is_kept_until_its_update() -> None:
         assert all(isinstance(version, Version) for version in experiment.training.fetched.values())
 
 
-@pytest.mark.parametrize("scheduler", ["energy_aware", "ucb", "oort", "ikc", "power_of_choice", "joint_cost"])
-def test_schedulers_that_look_back_see_each_turn(scheduler: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "scheduler"),
+    [(CLOUDS["fedasync"], name) for name in ("energy_aware", "ucb", "oort", "ikc", "power_of_choice", "joint_cost")]
+    + [(EDGES, name) for name in ("oort", "joint_cost")],
+)
+def test_schedulers_that_look_back_see_each_turn(way: tuple[str, ...], scheduler: str) -> None:
     """What a record says of its devices has a number for each, although turns have columns of their own."""
-    records = run(*CLOUDS["fedasync"], f"scheduling.name={scheduler}", "max_rounds=4")
+    records = run(*way, f"scheduling.name={scheduler}", "max_rounds=4")
     assert len({record.model_hash for record in records}) == 4
     for record in records:
         assert record.spent_j().shape == record.device_delay_s().shape == record.devices.shape
@@ -216,3 +224,174 @@ def test_schedulers_that_look_back_see_each_turn(scheduler: str) -> None:
         assert seen.spent_j().sum() == pytest.approx(record.timeline.spent_j.sum())
         assert set(record.timeline.devices) == set(seen.devices)
     assert any(np.isfinite(record.device_delay_s()).any() for record in records)
+
+
+UNIFORM = "aggregation.weights=uniform"
+REFUSED = [
+    *((CLOUDS["fedasync"], "training.rule.name", name) for name in ("mtgc", "fednova", "feddyn")),
+    (CLOUDS["fedasync"], "aggregation.cloud.name", "fedadam"),
+    *((EDGES, "training.rule.name", name) for name in ("scaffold", "mtgc", "fednova", "feddyn")),
+    (EDGES, "aggregation.edge.name", "median"),
+    (EDGES, "privacy.clip", "1"),
+    (EDGES, "cost.secure_aggregation.shares", "3"),
+]
+MORE = {
+    "feddyn": (UNIFORM,),
+    "1": (UNIFORM, "privacy.noise_multiplier=1"),
+    "3": ("cost.secure_aggregation.key_bits=256",),
+}
+
+
+@pytest.mark.parametrize(("clock", "setting", "value"), REFUSED)
+def test_what_needs_all_edges_or_devices_at_once_is_refused(clock: tuple[str, ...], setting: str, value: str) -> None:
+    settings = (f"{setting}={value}", *MORE.get(value, ()))
+    with pytest.raises(ConfigError) as error:
+        Experiment(config(*clock, *settings))
+    assert says(str(error.value), f"{setting}: got ", "asynchronous", "accepted")
+    if clock is not EDGES:
+        Experiment(config(*CLOUDS["semi"], *settings))
+
+
+# Edges that do not wait.
+
+
+@WORLDS
+@pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
+def test_joules_and_bits_are_billed_once(cloud: str, world: tuple[str, ...]) -> None:
+    """What rounds bill is what passes that have ended took, and the part of those under way that is over."""
+    records = run(*WHERE[cloud], *EDGES, *world, "max_rounds=8")
+    turns = {(turn.edge, turn.number): turn for record in records for turn in _played(record).turns}
+    end_s = _played(records[-1]).end_s
+    spent = [turn.spent(end_s) for turn in turns.values()]
+    billed_j = sum(record.cost.energy_j for record in records)
+    assert billed_j == pytest.approx(sum(each.devices_j.sum() + each.hop_j for each in spent))
+    assert sum(record.cost.message_bits for record in records) == pytest.approx(sum(each.bits for each in spent))
+    ended_j = sum(record.timeline.energy_j.sum() for record in records)
+    devices_j = sum(record.timeline.spent_j.sum() for record in records)
+    begun_j = sum(turn.happens.energy_j.sum() for turn in turns.values())
+    assert ended_j < devices_j * (1 + 1e-12)
+    assert devices_j < begun_j * (1 + 1e-12)
+    going_j = sum(turn.happens.energy_j[turn.begin_s + turn.happens.end_s > end_s].sum() for turn in turns.values())
+    assert ended_j + going_j == pytest.approx(begun_j)
+
+
+def _played(record: RoundRecord):
+    assert record.plan.played is not None
+    return record.plan.played
+
+
+@WORLDS
+@pytest.mark.parametrize("cloud", ["synchronous", "fedasync", "fedat"])
+def test_no_device_does_two_passes_at_once(cloud: str, world: tuple[str, ...]) -> None:
+    """Passes of a device follow each other, none has the draws of another, and bandwidth suffices at every moment."""
+    records = run(*WHERE[cloud], *EDGES, *world, "max_rounds=12")
+    spans: dict[int, list[tuple[float, float]]] = {}
+    turns = {(turn.edge, turn.number): turn for record in records for turn in _played(record).turns}
+    for turn in turns.values():
+        for column, device in enumerate(turn.happens.devices.tolist()):
+            rows = np.isfinite(turn.happens.start_s[:, column])
+            spans.setdefault(device, []).extend(
+                zip(turn.begin_s + turn.happens.start_s[rows, column], turn.begin_s + turn.happens.end_s[rows, column],
+                    strict=True)
+            )  # fmt: skip
+    assert len(spans) > 8
+    for each in spans.values():
+        for (_, end_s), (begin_s, _) in zip(sorted(each), sorted(each)[1:], strict=False):
+            assert begin_s >= end_s - 1e-9
+    mixes = [(mix.arrival.device, mix.arrival.round, mix.arrival.number, turn.edge, turn.number)
+             for turn in turns.values() for mix in turn.mixed]  # fmt: skip
+    assert len({each[:3] for each in mixes}) == len(mixes)
+
+
+def test_devices_under_way_keep_their_bandwidth() -> None:
+    with Experiment(config(*EDGES), cpus=1) as experiment:
+        whole_hz = experiment.scenario.fleet.edge_bandwidth_hz
+        records = [experiment.run_round()]
+        held_hz = experiment.under_way.held_hz(len(whole_hz))
+        busy = set(experiment.under_way.busy.tolist())
+        records.append(experiment.run_round())
+    assert (held_hz > 0).any()
+    assert busy.isdisjoint(records[1].devices.tolist())
+    given_hz = np.bincount(records[1].assignment, records[1].allocation.bandwidth_hz, len(whole_hz))
+    assert (given_hz + held_hz <= whole_hz * (1 + 1e-9)).all()
+    np.testing.assert_allclose((given_hz + held_hz)[given_hz > 0], whole_hz[given_hz > 0])
+
+
+@pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
+def test_the_models_are_those_mixed_by_hand(cloud: str) -> None:
+    """Every arrival of two rounds is trained from the version that it fetched, and mixed in with its share."""
+    settings = ("clock.edge={asynchronous: {updates: 3}}", "max_rounds=2")
+    if cloud == "fedasync":
+        settings = (*settings, "clock.cloud={asynchronous: {updates: 4, staleness: 1}}")
+    with Experiment(config(*settings), cpus=1) as experiment:
+        host = DeviceHost(experiment.job(), experiment.scenario.device_data())
+        model = experiment.global_model.astype(np.float64)
+        samples, versions = experiment.scenario.fleet.samples, {}
+        history, fetched = [model], {}
+        stale = carried = 0
+        for index in (1, 2):
+            record = experiment.run_round()
+            task = experiment._task(record.plan, False)
+            edges, first = {}, len(history) - 1
+            for number, turn in enumerate(task.turns):
+                source = turn.source
+                if source is not None:
+                    begun = history[first + source] if cloud == "fedasync" else model
+                else:
+                    begun = fetched[turn.edge]
+                versions[turn.edge, turn.version] = begun
+                version = turn.version
+                for mix in turn.mixes:
+                    device, count = mix.arrival.device, int(samples[mix.arrival.device])
+                    bits = fraction_bits(count)
+                    start = versions[turn.edge, mix.arrival.version].astype(np.float32)
+                    job = task_of(mix.arrival.round, mix.arrival.number, bits, [(device,)])
+                    (part,) = exact_sums(host, job, start)
+                    assert mix.staleness == version - mix.arrival.version
+                    stale, carried = stale + mix.staleness, carried + (mix.arrival.round < index)
+                    old = versions[turn.edge, version]
+                    versions[turn.edge, version + 1] = (1 - mix.share) * old + mix.share * mean(part, count, bits)
+                    version += 1
+                edges[number] = versions[turn.edge, version]
+                if cloud == "fedasync":
+                    history.append((1 - turn.share) * history[-1] + turn.share * edges[number])
+            if cloud == "fedasync":
+                model, fetched = history[-1], {
+                    edge: history[first + source] if source is not None else fetched[edge]
+                    for edge, source in task.under_way.items()
+                }  # fmt: skip
+            else:
+                model = sum(turn.share * edges[number] for number, turn in enumerate(task.turns))
+            np.testing.assert_allclose(experiment.global_model, model, atol=1e-6)
+        assert stale > 0
+        assert carried > 0
+
+
+def test_the_table_tells_of_each_arrival() -> None:
+    (record,) = run(*EDGES, "max_rounds=1")
+    table, logged = record.timeline.table(), record.metrics()
+    assert logged[metrics.ROUND_ARRIVALS] == 8
+    assert logged[metrics.ROUND_DEVICE_STALENESS] > 0
+    assert metrics.ROUND_UPDATES not in logged
+    known = [(device, staleness) for device, staleness in zip(table["device"], table["staleness"], strict=True)
+             if device is not None]  # fmt: skip
+    assert {staleness for _, staleness in known if staleness is not None} >= {0, 1}
+    assert len(known) == 8
+
+
+@WORLDS
+@pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
+def test_rounds_follow_again_from_what_is_logged(cloud: str, world: tuple[str, ...]) -> None:
+    """A report bills rounds again from their schedules, without the models."""
+    with Experiment(config(*WHERE[cloud], *EDGES, *world), cpus=1) as experiment:
+        living, before = World(experiment.config, experiment.scenario.fleet), UnderWay.first(3)
+        turns = PlannedTurns.of(experiment.config, experiment.work)
+        assert turns is not None
+        for record in experiment:
+            outlook, logged = living.outlook(record.round, experiment.scenario.fleet), record.plan
+            cost = round_cost(outlook.fleet, experiment.work, *logged.schedule, logged.allocation)
+            played = turns.play(living, outlook, logged.schedule, logged.allocation, cost, before)
+            happens = timeline_of(played, 3, experiment.work.device_bits)
+            assert happens.table() == record.timeline.table()
+            assert happens.total_j == record.cost.energy_j
+            living, before = living.after(happens.delay_s, happens), played.after

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from tests.foreign.mutations import with_entries, with_members
 from tests.foreign.samples import FOLDER, NAME
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -57,12 +57,7 @@ def texts() -> bytes:
 
 def _in_export(name: str, content: Callable[[], bytes]) -> Callable[[Path], None]:
     def attack(root: Path) -> None:
-        path = root / "exports" / f"{NAME}.zip"
-        with zipfile.ZipFile(path) as archive:
-            files = {each: archive.read(each) for each in archive.namelist()}
-        with zipfile.ZipFile(path, "w") as archive:
-            for each, old in files.items():
-                archive.writestr(each, content() if each == name else old)
+        with_members(root / "exports" / f"{NAME}.zip", lambda files: files.update({name: content()}))
 
     return attack
 
@@ -77,16 +72,12 @@ def _instead(pattern: str, make: Callable[[Path], object]) -> Callable[[Path], N
 
 
 def _aliases(root: Path) -> None:
+    def change(entry: dict[str, Any]) -> None:
+        if "artifacts" in entry:
+            entry["artifacts"]["config.yaml"] = ALIASES
+
     for path in root.glob(f"results/{FOLDER}/journal/*.jsonl"):
-        lines = []
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            entry.pop("crc32")
-            if "artifacts" in entry:
-                entry["artifacts"]["config.yaml"] = ALIASES
-            body = json.dumps(entry)[:-1]
-            lines.append(f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}\n')
-        path.write_text("".join(lines))
+        with_entries(path, change)
 
 
 def _zero(path: Path) -> None:

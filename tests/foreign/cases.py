@@ -85,7 +85,7 @@ def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
     """Stand in for `run_sweep`: all that it reads of the folder, without Ray."""
     from unittest.mock import MagicMock
 
-    from hflray.support.checkpoints import Checkpoints
+    from hflray.support.checkpoint import Checkpoints
     from hflray.support.files import refuse_links
     from hflray.sweep.tasks import find_task
     from hflray.tracking import Journal, Tracker

@@ -8,7 +8,7 @@ import json
 import random
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,7 @@ def swapped_line(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     else:
         changed, what = swap(entry, rng)
     if isinstance(changed, dict) and changed:
-        body = json.dumps(changed)[:-1]
-        lines[number] = f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}'
+        lines[number] = _line(changed)
         assert "\n" not in lines[number]
     else:
         lines[number] = json.dumps(changed)
@@ -161,56 +160,75 @@ def swapped_parquet(content: bytes, rng: random.Random) -> tuple[bytes, str]:
     return stream.getvalue(), f"{name}: {what}"
 
 
-def in_zip(path: Path, change: Any, rng: random.Random, ending: str) -> str:
-    """Change one of the members of a zip file whose names end so."""
+def with_members(path: Path, change: Callable[[dict[str, bytes]], Any]) -> Any:
+    """Let a function change the members of a zip file, by name, and return its answer."""
     with zipfile.ZipFile(path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    name = rng.choice(sorted(each for each in files if each.endswith(ending)))
-    files[name], what = change(files[name], rng)
+    answer = change(files)
     with zipfile.ZipFile(path, "w") as archive:
-        for each, content in files.items():
-            archive.writestr(each, content)
-    return f"{name}: {what}"
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return answer
+
+
+def with_entries(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Let a function change each entry of a journal, with checksums that fit."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    for entry in entries:
+        entry.pop("crc32")
+        change(entry)
+    path.write_text("".join(f"{_line(entry)}\n" for entry in entries))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    body = json.dumps(entry)[:-1]
+    return f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}'
+
+
+def in_zip(path: Path, change: Any, rng: random.Random, ending: str) -> str:
+    """Change one of the members of a zip file whose names end so."""
+
+    def one_of(files: dict[str, bytes]) -> str:
+        name = rng.choice(sorted(name for name in files if name.endswith(ending)))
+        files[name], what = change(files[name], rng)
+        return f"{name}: {what}"
+
+    return str(with_members(path, one_of))
+
+
+def with_policy(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Any:
+    """Let a function change a policy's header and tensors, write them with a checksum that fits; return its answer."""
+    import torch
+
+    from hflray.assignment.policy import _digest
+
+    with safe_open(path, framework="np") as reader:
+        head = json.loads(reader.metadata()["hflray_policy"])
+        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
+    answer = change(head, tensors)
+    text, whole = json.dumps(head), {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    digest_ = _digest(text, {name: torch.as_tensor(tensor) for name, tensor in whole.items()})
+    path.write_bytes(as_safetensors(whole, {"hflray_policy": text, "sha256": digest_}))
+    return answer
 
 
 def swapped_policy(path: Path, rng: random.Random) -> str:
     """Swap a value of a policy's header, or a tensor, with a checksum that fits."""
-    import torch
 
-    from hflray.assignment.policy import _digest
+    def change(head: dict[str, Any], tensors: dict[str, Any]) -> str:
+        if rng.random() < 0.3:
+            name = rng.choice(sorted(tensors))
+            odd = rng.choice((np.zeros(3, np.float32), np.zeros((0, 2), np.float64),
+                              np.full(tensors[name].shape, np.nan), tensors[name].astype(np.int32),
+                              tensors[name].ravel()))  # fmt: skip
+            tensors[name] = odd
+            return f"{name}: {odd.dtype} {odd.shape}"
+        changed, what = swap(head, rng)
+        head.clear()
+        head.update(changed if isinstance(changed, dict) else {"": changed})
+        return what
 
-    with safe_open(path, framework="np") as reader:
-        head = json.loads(reader.metadata()["hflray_policy"])
-        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-    if rng.random() < 0.3:
-        name = rng.choice(sorted(tensors))
-        odd = rng.choice((np.zeros(3, np.float32), np.zeros((0, 2), np.float64), np.full(tensors[name].shape, np.nan),
-                          tensors[name].astype(np.int32), tensors[name].ravel()))  # fmt: skip
-        tensors[name], what = odd, f"{name}: {odd.dtype} {odd.shape}"
-    else:
-        head, what = swap(head, rng)
-    text = json.dumps(head)
-    metadata = {
-        "hflray_policy": text,
-        "sha256": _digest(text, {name: torch.as_tensor(np.ascontiguousarray(each)) for name, each in tensors.items()}),
-    }
-    path.write_bytes(as_safetensors({name: np.ascontiguousarray(each) for name, each in tensors.items()}, metadata))
-    return what
-
-
-def with_head(path: Path, change: Any) -> None:
-    """Change a policy's header by a function of it, with a checksum that fits."""
-    import torch
-
-    from hflray.assignment.policy import _digest
-
-    with safe_open(path, framework="np") as reader:
-        head = json.loads(reader.metadata()["hflray_policy"])
-        tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-    change(head)
-    text = json.dumps(head)
-    digest_ = _digest(text, {name: torch.as_tensor(each) for name, each in tensors.items()})
-    path.write_bytes(as_safetensors(tensors, {"hflray_policy": text, "sha256": digest_}))
+    return str(with_policy(path, change))
 
 
 def swapped_npz(path: Path, rng: random.Random) -> str:

@@ -19,7 +19,7 @@ from hflray.rl.solved_fleets import prepare
 from hflray.scheduling.learned import SHIPPED as SCHEDULER
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
-from hflray.support.checkpoints import Checkpoints
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks.experiment import save

@@ -10,8 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from hflray.support.checksum import SHA256, stamped
 from hflray.support.terminal.app import exit_code
 from hflray.support.terminal.output import new_console, show_log
 from hflray.support.text import visible
-from tests.foreign import samples
+from tests.foreign.mutations import with_entries, with_members
 from tests.foreign.samples import FOLDER, NAME
 from tests.foreign.test_foreign import called
 
@@ -37,47 +35,39 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def poisoned(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with every format, in which each text that may be one holds `POISON`."""
-    root = tmp_path_factory.mktemp("poisoned") / "samples"
-    samples.make(root)
-    path = root / "exports" / f"{NAME}.zip"
-    with zipfile.ZipFile(path) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    content = json.loads(files["runs.json"])
-    content |= {name: content[name] + POISON for name in ("name", "title", "description")}
-    content["notes"] = [f"a{POISON}: left out: b{POISON}"]
-    for run in content["runs"]:
-        run["error"], run["status"] = POISON, "FAILED"
-        run["environment"] = dict.fromkeys(run["environment"], POISON)
-    content["runs"].append(content["runs"][0] | {"config": {POISON: POISON}})
-    files["runs.json"] = json.dumps(content).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, each in files.items():
-            archive.writestr(name, each)
-        archive.writestr("about.txt", POISON)
-    shutil.copy(path, path.with_name(f"a{POISON.replace('/', '')}.zip"))
+    root = Path(shutil.copytree(whole, tmp_path_factory.mktemp("poisoned") / "samples"))
+    path, hostile = root / "exports" / f"{NAME}.zip", POISON.replace("/", "")
+
+    def poison(files: dict[str, bytes]) -> None:
+        content = json.loads(files["runs.json"])
+        content |= {name: content[name] + POISON for name in ("name", "title", "description")}
+        content["notes"] = [f"a{POISON}: left out: b{POISON}"]
+        for run in content["runs"]:
+            run["error"], run["status"] = POISON, "FAILED"
+            run["environment"] = dict.fromkeys(run["environment"], POISON)
+        content["runs"].append(content["runs"][0] | {"config": {POISON: POISON}})
+        files |= {"runs.json": json.dumps(content).encode(), "about.txt": POISON.encode()}
+
+    def poison_entry(entry: dict[str, Any]) -> None:
+        if "start" in entry:
+            entry["name"] += POISON
+            entry |= {kind: dict.fromkeys(entry[kind], POISON) for kind in ("tags", "params")}
+        if "end" in entry:
+            entry |= {"error": POISON, "tags": {"hflray.error": POISON, "hflray.stopped": POISON}}
+
+    with_members(path, poison)
+    shutil.copy(path, path.with_name(f"a{hostile}.zip"))
     folder = root / "results" / FOLDER
     tree = json.loads((folder / "sweep.json").read_text())
     tree.pop(SHA256)
     tree["file"]["description"], tree["experiment"] = POISON, POISON
     (folder / "sweep.json").write_text(json.dumps(stamped(tree)))
-    for journal in (folder / "journal").glob("*.jsonl"):
-        lines = []
-        for line in journal.read_text().splitlines():
-            entry = json.loads(line)
-            entry.pop("crc32")
-            if "start" in entry:
-                entry["name"] += POISON
-                entry["tags"] = dict.fromkeys(entry["tags"], POISON)
-                entry["params"] = dict.fromkeys(entry["params"], POISON)
-            if "end" in entry:
-                entry["error"], entry["tags"] = POISON, {"hflray.error": POISON, "hflray.stopped": POISON}
-            body = json.dumps(entry)[:-1]
-            lines.append(f'{body}, "crc32": "{zlib.crc32(body.encode()):08x}"}}\n')
-        journal.write_text("".join(lines))
-        shutil.copy(journal, journal.with_name(f"a{POISON.replace('/', '')}.jsonl"))
-    (root / f"own{POISON.replace('/', '')}.py").write_text(f"raise ValueError({POISON!r})\n")
+    for journal in list((folder / "journal").glob("*.jsonl")):
+        with_entries(journal, poison_entry)
+        shutil.copy(journal, journal.with_name(f"a{hostile}.jsonl"))
+    (root / f"own{hostile}.py").write_text(f"raise ValueError({POISON!r})\n")
     return root
 
 
@@ -178,8 +168,3 @@ def test_what_is_printed_without_rich_is_shown(capsys: pytest.CaptureFixture[str
     assert exit_code(app, ["first", "--name", POISON], "program") == 0
     assert visible(POISON) in capsys.readouterr().out
     assert isinstance(sys.stdout, io.TextIOBase)  # the output is as it was
-
-
-def test_visible_keeps_what_can_be_seen() -> None:
-    assert visible("a\tb\nc é λ 試験 \u00a0 ✓ ±") == "a\tb\nc é λ 試験 \u00a0 ✓ ±"
-    assert visible("\x1b\x9b\u202e\ud800\r\x7f\u2028") == r"\x1b\x9b\u202e\ud800\r\x7f\u2028"

@@ -1,8 +1,9 @@
 """The computations of the golden test, with the tree of hflray that comes first on the path.
 
 The command ``python tests/golden/driver.py TREE KIND OUT`` with ``PYTHONPATH=TREE`` writes the results to the JSON file
-OUT; KIND is ``everything``, ``later`` or ``bills``. This file may use only what commit 6c93c38 has, and for ``later``
-what 319efcb has. Times of this machine (``wall/…``) are left out, and all other results are compared.
+OUT; KIND is ``everything``, ``later``, ``inside`` or ``bills``. This file may use only what commit 6c93c38 has, for
+``later`` what 319efcb has, and for ``inside`` what d5bfa28 has. Times of this machine (``wall/…``) are left out, and
+all other results are compared.
 """
 
 from __future__ import annotations
@@ -196,6 +197,77 @@ def later() -> dict[str, Any]:
     return {"imported": [_imported_tree()], "experiments": results}
 
 
+# What happens inside a round: local rule, aggregators, compressors, clock, kernel and network, of which issue 60 builds
+# one program. Each is computed by early commits, with three rounds, in this process but for those with actors.
+UNIFORM = ("aggregation.weights=uniform",)
+INSIDE: dict[str, tuple[str, ...]] = {
+    name: ("max_rounds=3", "scheduling.name=fedavg", "assignment.name=geographic", "allocation.method=equal", *settings)
+    for name, settings in {
+        "fused": ("training.kernel=fused",),
+        "fused bf16": ("training.kernel=fused_bf16", "training.precision=bf16"),
+        "eager bf16": ("training.kernel=eager", "training.precision=bf16"),
+        "mlp actors": ("model.name=mlp", "model.options={hidden: [16]}", "training.kernel=eager", *RAY),
+        "lenet fused": ("model.name=lenet", "training.kernel=fused"),
+        "lenet eager": ("model.name=lenet", "training.kernel=eager"),
+        "resnet8 batch": ("model.name=resnet8", "model.options={norm: batch, width: 8}", "training.kernel=eager"),
+        "resnet8 local": ("model.name=resnet8", "model.options={norm: batch, width: 8}", "training.buffers=local"),
+        "logistic": ("model.name=logistic", "training.kernel=fused", "training.momentum=0.9"),
+        "momentum": ("training.momentum=0.9", "training.weight_decay=0.01", "training.clip=0.5"),
+        "decay": ("training.learning_rate_decay={factor: 0.9, every: step}", "training.kernel=fused"),
+        "fedprox": ("training.rule.name=fedprox", "training.kernel=fused"),
+        "fedprox fedadam": ("training.rule.name=fedprox", "aggregation.cloud.name=fedadam", *RAY),
+        "scaffold": ("training.rule.name=scaffold",),
+        "scaffold actors": ("training.rule.name=scaffold", "training.kernel=fused", "training.momentum=0.5", *RAY),
+        "scaffold top_k": ("training.rule.name=scaffold", "compression.device={name: top_k, options: {share: 0.1}}"),
+        "feddyn": ("training.rule.name=feddyn", *UNIFORM),
+        "feddyn actors": ("training.rule.name=feddyn", *UNIFORM, *RAY, "training.weight_decay=0.01"),
+        "fednova": ("training.rule.name=fednova",),
+        "fednova actors": ("training.rule.name=fednova", "training.momentum=0.9", *RAY),
+        "mtgc": ("training.rule.name=mtgc",),
+        "mtgc actors": (
+            "training.rule.name=mtgc", "training.learning_rate_decay={factor: 0.9, every: iteration}", *RAY,
+        ),
+        "mtgc devices": ("training.rule={name: mtgc, options: {corrections: devices}}",),
+        "median": ("aggregation.edge.name=median",),
+        "trimmed_mean": ("aggregation.edge.name=trimmed_mean", "aggregation.cloud.name=fedavgm", *RAY),
+        "krum": ("aggregation.edge={name: krum, options: {f: 0}}", "fleet.num_edges=2"),
+        "multi_krum": ("aggregation.edge={name: multi_krum, options: {f: 0}}", "aggregation.cloud.name=fedyogi"),
+        "geometric_median": ("aggregation.edge.name=geometric_median", "aggregation.cloud.name=fedadagrad"),
+        "qsgd": ("compression.device.name=qsgd", "compression.edge.name=qsgd"),
+        "sign": ("compression.device.name=sign", "compression.edge.name=sign", *RAY),
+        "top_k": ("compression.device.name=top_k", "compression.edge.name=top_k", "training.rule.name=mtgc"),
+        "privacy": ("privacy={clip: 1.0, noise_multiplier: 0.1}", *UNIFORM),
+        "privacy actors": ("privacy={clip: 1.0, noise_multiplier: 0.1}", *UNIFORM, "training.rule.name=fedprox", *RAY),
+        "faulty": ("world.faulty={share: 0.3, kind: sign_flip}", "aggregation.edge.name=median"),
+        "deadline": ("clock.edge.deadline=1.2", "world.compute_jitter.sigma=0.3", "training.rule.name=scaffold"),
+        "semi": ("clock.cloud={semi_synchronous: {period_s: 3}}", "training.rule.name=mtgc"),
+        "fedasync": ("clock.cloud=asynchronous", "training.rule.name=fedprox"),
+        "fedasync scaffold": ("clock.cloud=asynchronous", "training.rule.name=scaffold", *RAY),
+        "fedbuff": ("clock.cloud={asynchronous: {buffer: 2, updates: 3}}", "compression.edge.name=sign"),
+        "fedat": ("clock.cloud={asynchronous: {rule: fedat, updates: 2}}", "compression.device.name=top_k", *RAY),
+        "edges": ("clock.edge=asynchronous",),
+        "edges actors": ("clock.edge=asynchronous", "compression.device.name=sign", "training.momentum=0.9", *RAY),
+        "edges fedasync": (
+            "clock.edge={asynchronous: {updates: 3}}", "clock.cloud={asynchronous: {updates: 4, staleness: 1}}",
+        ),
+        "edges fedbuff": ("clock.edge=asynchronous", "clock.cloud={asynchronous: {buffer: 2}}", *RAY),
+        "edges fedat": ("clock.edge=asynchronous", "clock.cloud={asynchronous: {rule: fedat}}"),
+    }.items()
+}  # fmt: skip
+
+
+def inside() -> dict[str, Any]:
+    """Return the results of `INSIDE`, computed in one process with one Ray."""
+    import ray
+
+    _start()
+    try:
+        results = {name: experiment(*overrides) for name, overrides in INSIDE.items()}
+    finally:
+        ray.shutdown()
+    return {"imported": [_imported_tree()], "experiments": results}
+
+
 # Bills that depend on the configuration alone: FedAvg draws devices independently of weights, and IKC and VKC get fixed
 # clusters. A local iteration trains one sample, because the bill does not depend on how well a model is trained.
 FIXED_CLUSTERS = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 2]
@@ -256,7 +328,7 @@ def main(tree: str, kind: str, out: str) -> None:
     if kind == "bills":
         results = {"imported": [_imported_tree()], **bills()}
     else:
-        results = later() if kind == "later" else everything()
+        results = {"everything": everything, "later": later, "inside": inside}[kind]()
     if set(results["imported"]) != {tree}:
         raise SystemExit(f"hflray was imported from {results['imported']}, not from {tree}")
     del results["imported"]

@@ -15,9 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hflray.support.cache import cache_folder
+from hflray.support.private import cache_folder
 
 COMMIT = "6c93c38326e342d601457dd017a01cf10c64e7f6"
+INSIDE = "d5bfa282f4eac51da03d182d9f853c96258ef876"  # it has all local rules, aggregators, compressors and clocks
 LATER = "319efcb65387809d21f2246b74a42ea31421f0f2"  # it has schedulers that learn from what they observe
 ROOT = Path(__file__).parents[2]
 DRIVER, BILLS = Path(__file__).with_name("driver.py"), Path(__file__).with_name("bills.json")
@@ -72,7 +73,7 @@ def golden_tree(commit: str = COMMIT) -> Path:
 
 
 def run_in(tree: Path, kind: str) -> dict[str, Any]:
-    """Run `tests.golden.driver` with `tree` in a new process and return ``everything``, ``later`` or ``bills``."""
+    """Run `tests.golden.driver` with `tree` in a new process and return the results of a kind; see there."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
     # PYTHONPATH precedes the finder of an editable install; the driver checks which tree it imported.
     env |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}

@@ -12,7 +12,7 @@ import argparse
 import re
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,33 +27,22 @@ MOST_SETTINGS = 12  # settings that the table names; the others are counted toge
 def run(place: Place, cases: Sequence[Case], as_processes: bool = False) -> list[tuple[Case, Ended]]:
     """Return how each case ended; print every defect as it is found."""
     results = []
-    for number, one in enumerate(cases, 1):
-        ended = place.run(one) if as_processes else place.call(one)
-        results.append((one, ended))
+    for case_ in cases:
+        ended = place.run(case_) if as_processes else place.call(case_)
+        results.append((case_, ended))
         if ended.outcome == "defect":
-            print(f"defect: case {one.number}, {one.kind}: {one.change!r}: {ended.reason}", flush=True)
-        if number % 100 == 0:
-            print(f"{number} of {len(cases)}", flush=True)
+            print(f"defect: case {case_.number}, {case_.kind}: {case_.change!r}: {ended.reason}", flush=True)
     return results
 
 
 def table(results: Sequence[tuple[Case, Ended]], heading: str) -> list[str]:
     """Return the outcomes by kind of input as a table of markdown."""
     lines = [f"| {heading} | tried | valid | refused | defects | slowest, CPU s |", "|---|--:|--:|--:|--:|--:|"]
-    kinds: dict[str, list[Ended]] = defaultdict(list)
-    for one, ended in results:
-        kinds[one.kind].append(ended)
-    for kind, members in [*sorted(kinds.items()), ("all", [ended for _, ended in results])]:
+    for kind in [*sorted({mutated.kind for mutated, _ in results}), "all"]:
+        members = [ended for mutated, ended in results if kind in (mutated.kind, "all")]
         counts = Counter(ended.outcome for ended in members)
-        slowest = max(ended.seconds for ended in members)
-        cells = [
-            len(members),
-            counts["valid"],
-            counts["refused"],
-            counts["defect"],
-            f"{slowest:.1f}" if slowest else "–",
-        ]
-        lines.append(f"| {kind} | " + " | ".join(map(str, cells)) + " |")
+        cells = [len(members), *(counts[outcome] for outcome in ("valid", "refused", "defect"))]
+        lines.append(f"| {kind} | {' | '.join(map(str, cells))} | {max(ended.seconds for ended in members):.1f} |")
     return lines
 
 
@@ -98,11 +87,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     with new_place() as place:
         if options.only:
-            for number in options.only:
-                one = case(options.seed, number)
-                ended = place.call(one)
-                print(one.change, one.arguments, ended.outcome, ended.code, f"{ended.seconds:.1f} s", ended.reason)
-                print("\n".join(ended.errors))
+            for case_, ended in run(place, [case(options.seed, number) for number in options.only]):
+                print(case_.change, case_.arguments, ended, sep="\n")
             return 0
         inside = run(place, [case(options.seed, number) for number in range(options.count)])
         outside = run(place, [case(options.seed + 1, number) for number in range(options.processes)], as_processes=True)

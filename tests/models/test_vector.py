@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -59,19 +60,21 @@ def test_local_statistics_are_those_of_the_batch_in_evaluation_too() -> None:
     torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(16), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["paper_cnn", "mlp", "logistic", "resnet8", "cnn_6_16", "lenet"])
-def test_first_weights_follow_the_seed_and_leave_torchs_generator_alone(name: str) -> None:
-    problem = Problem((1, 16, 16), 3, model=ModelSpec(name))
-    before = torch.get_rng_state()
-    first = initial_vector(problem, 7)
-    assert np.array_equal(first, initial_vector(problem, 7))
-    assert not np.array_equal(first, initial_vector(problem, 8))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_other_networks_keep_the_first_weights_of_their_constructors() -> None:
     """He's rule of the paper's networks would set the weights of GroupNorm, of one dimension, to zero."""
     problem = Problem((3, 8, 8), 4, model=ModelSpec("resnet8"))
     module = build(problem)
     load_vector(module, initial_vector(problem, 3))
     assert (module.norm.weight == 1).all()
+
+
+def test_vectors_are_copied_in_both_directions_and_may_be_read_only() -> None:
+    module = nn.Linear(2, 1)
+    before, vector = list(module.parameters()), np.arange(3, dtype=np.float32)
+    vector.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_vector(module, vector)
+    assert all(now is was for now, was in zip(module.parameters(), before, strict=True))
+    to_vector(module)[:] = 3
+    assert to_vector(module).tolist() == [0, 1, 2]  # in the order of parameters()

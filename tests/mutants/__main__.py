@@ -9,9 +9,8 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.mutants.modules import MODULES
+from tests.mutants.modules import MODULES, source_of
 from tests.mutants.report import page
-from tests.mutants.sample import read_sources
 from tests.mutants.session import Session, run_mutants
 from tests.mutants.worker import ROOT, Worker
 
@@ -22,34 +21,29 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    parser.add_argument("--count", type=int, default=700, help="number of mutants (default: 700)")
+    parser.add_argument("--count", type=int, default=300, help="number of mutants (default: 300)")
     parser.add_argument("--module", action="append", choices=MODULES, help="run the mutants of this module only")
     parser.add_argument("--again", action="store_true", help="run the survivors again, after the tests have changed")
     parser.add_argument("--limit", type=int, default=1_000_000, help="run at most this many mutants now")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the session (default: build/mutants)")
-    parser.add_argument("--also", type=int, action="append", default=[], help="also report the session of this seed")
-    parser.add_argument("--note", action="append", default=[], help="a sentence for the page")
     parser.add_argument("--report", type=Path, help="write the page to this file, such as docs/mutants.md")
     options = parser.parse_args(arguments)
     os.nice(10)
-    sources = read_sources(ROOT)
+    sources = {module: (ROOT / source_of(module)).read_text(encoding="utf-8") for module in MODULES}
     session = Session(options.folder, sources, options.seed, options.count)
-    mutants = session.pending()
-    if options.again:
-        mutants = [one.mutant for one in session.results() if one.outcome == "survived"] + mutants
-    mutants = [one for one in mutants if one.module in (options.module or MODULES)]
+    survived = {result.name for result in session.results() if result.outcome == "survived" and options.again}
+    mutants = [mutant for mutant in session.mutants if mutant in session.pending() or mutant.name in survived]
+    mutants = [mutant for mutant in mutants if mutant.module in (options.module or MODULES)][: options.limit]
     if mutants:
-        worker = Worker(options.folder / "work")
-        run_mutants(session, mutants, worker, lambda text: print(text, flush=True), options.limit)
+        run_mutants(session, mutants, Worker(options.folder / "work"), lambda text: print(text, flush=True))
     results = session.results()
-    killed = sum(one.outcome in ("killed", "timeout") for one in results)
+    killed = sum(result.outcome in ("killed", "timeout") for result in results)
     print(f"seed {options.seed}: {killed} of {len(results)} killed; {len(session.pending())} not run yet")
     if options.report:
-        others = [Session(options.folder, sources, seed, options.count) for seed in options.also]
         command = f"make mutants MUTANTS='--seed {options.seed} --count {options.count}'"
         machine = f"Python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores"
-        text = page([session, *others], command, datetime.date.today().isoformat(), machine, options.note)
-        options.report.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        text = page(session, command, datetime.date.today().isoformat(), machine)
+        options.report.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,46 +1,38 @@
-"""The modules whose mutants are tested, and their tests. Ordinary tests read it, so that it imports no cosmic-ray."""
+"""The modules whose mutants are tested, and their tests: those of the same folder, and named others.
+
+Ordinary tests read this file, so that it imports no cosmic-ray.
+"""
 
 from __future__ import annotations
 
-MODULES = (
-    "fleet/fleet",
-    "cost", "metrics", "seeding", "timeline", "support/checkpoint", "scheduling/base", "scheduling/clustering",
-    "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition", "assignment/features", "assignment/hfel",
-    "rl/replay", "rl/env", "reproduction/judge",
-    "training/plan", "training/amounts", "training/cloud", "training/exchange", "training/differences",
-    "training/privacy/accountant", "training/privacy/mechanism",
-    *(f"training/rules/{name}" for name in ("base", "feddyn", "fednova", "fedprox", "mtgc", "own", "scaffold")),
-    *(f"aggregation/{name}" for name in (
-        "adaptive", "base", "fedadagrad", "fedadam", "fedavgm", "fedyogi", "fixed_point", "geometric_median", "krum",
-        "mean", "median", "multi_krum", "trimmed_mean",
-    )),
-    *(f"compression/{name}" for name in ("base", "none", "qsgd", "sign", "top_k")),
-    *(f"world/{name}" for name in (
-        "availability", "battery", "draws", "dropout", "edge_failure", "fading", "fate", "faulty", "jitter", "mobility",
-        "motion", "outlook", "part", "shadowing", "spells", "trace", "uplink", "world",
-    )),
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Patterns of the modules below hflray/. The tests of a module are those of tests/ROOM, its topmost folder.
+CORE = (
+    "cost.py", "metrics.py", "seeding.py", "timeline.py", "fleet/fleet.py", "support/checkpoint.py",
+    "scheduling/base.py", "scheduling/clustering.py", "scheduling/fedavg.py", "scheduling/ikc.py", "scheduling/vkc.py",
+    "data/partition.py", "assignment/features.py", "assignment/hfel.py", "rl/sampling.py", "rl/env.py",
+    "reproduction/judge.py", "training/plan.py", "training/cloud.py", "training/exchange.py",
+    "training/differences.py", "training/privacy.py", "training/edge.py",
+    "training/rules/*.py", "aggregation/*.py", "compression/*.py",
+    "world/*.py",
 )  # fmt: skip
-# These have no mirror: real rounds, and the parts that use them, test them.
-MIRRORLESS = (
-    "training/amounts", "training/cloud", "training/exchange", "training/rules/base", "aggregation/adaptive",
-    "aggregation/mean", "compression/base", "compression/none",
-)  # fmt: skip
-# The tests of a module beside its mirror.
-_ALGORITHM = ("training/test_algorithm1",)
-_ADAPTIVE = tuple(f"aggregation/test_{name}" for name in ("fedadagrad", "fedadam", "fedyogi"))
-_RULES = tuple(f"training/rules/test_{name}" for name in ("feddyn", "fednova", "fedprox", "mtgc", "scaffold"))
-MORE_TESTS = {
-    "scheduling/base": ("scheduling/test_fedavg", "scheduling/test_vkc"),
-    "training/amounts": (*_RULES, *_ALGORITHM),
-    "training/cloud": (*_ADAPTIVE, *_RULES, *_ALGORITHM),
-    "training/exchange": ("training/privacy/test_mechanism", *_ALGORITHM),
-    "training/rules/base": (*_RULES, *_ALGORITHM),
-    "aggregation/adaptive": _ADAPTIVE,
-    "aggregation/mean": ("aggregation/test_base", "aggregation/test_fixed_point", *_ALGORITHM),
-    "compression/base": ("compression/test_qsgd", "compression/test_sign", "compression/test_top_k", *_ALGORITHM),
-    "compression/none": _ALGORITHM,
-    **{f"world/{name}": ("world/test_trace",) for name in ("availability", "edge_failure", "mobility")},
+# Tests beside those of the room, by the beginning of the module's path. A module of no room has these alone.
+MORE = {
+    "cost": ("tests/test_cost.py",),
+    "metrics": ("tests/test_metrics.py",),
+    "seeding": ("tests/test_seeding.py",),
+    "timeline": ("tests/test_timeline.py",),
+    "aggregation/": ("tests/training/test_algorithm1.py",),
+    "compression/": ("tests/training/test_algorithm1.py",),
 }
+MODULES = tuple(
+    path.relative_to(ROOT / "hflray").with_suffix("").as_posix()
+    for pattern in CORE
+    for path in sorted((ROOT / "hflray").glob(pattern))
+    if path.name != "__init__.py"
+)
 
 
 def source_of(module: str) -> str:
@@ -49,7 +41,7 @@ def source_of(module: str) -> str:
 
 
 def tests_of(module: str) -> list[str]:
-    """Return the paths of a module's tests, relative to the repository: its mirror first, if it has one."""
-    folder, _, name = module.rpartition("/")
-    mirror = [f"{folder}/test_{name}" if folder else f"test_{name}"]
-    return [f"tests/{test}.py" for test in (*([] if module in MIRRORLESS else mirror), *MORE_TESTS.get(module, ()))]
+    """Return the paths of a module's tests, relative to the repository."""
+    room, _, name = module.partition("/")
+    more = [path for beginning, paths in MORE.items() if module.startswith(beginning) for path in paths]
+    return [*([f"tests/{room}"] if name else []), *more]

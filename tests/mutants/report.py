@@ -6,8 +6,7 @@ either that the mutant changes nothing that anyone could notice, and why, or tha
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -24,17 +23,12 @@ INTRODUCTION = """\
 # Do the tests notice?
 
 A mutant is a core module with one token changed: `+` became `-`, `<` became `<=`, 5 became 6, `not` was added, a loop
-runs zero times. The module's own tests are run on it, without those that start Ray or are slow. They kill it if one of
-them fails; a mutant that none notices survives. The judgements of survivors are in `tests/mutants/survivors.yaml`.
+runs zero times. The tests of the module's folder are run on each mutant, without those that start Ray or are slow. They
+kill it if one of them fails, and a mutant that none of them notices survives. The sample is seeded
+(`tests/mutants/sample.py`). Judgements of survivors are written by hand in `tests/mutants/survivors.yaml`: "the same"
+changes nothing that anyone could notice, and a "gap" is what a test should notice.
 
-* Command: `{command}`, which writes this page ({date}. {machine})
-* The sample is seeded: places of each module in proportion to their number, at least five, and one mutant of each
-  place, made by [cosmic-ray](https://cosmic-ray.readthedocs.io). `tests/mutants/sample.py` says which are left out.
-
-"""
-BELOW = """\
-"By time" are mutants whose tests did not end within four times the usual CPU time. "The same" are survivors that change
-nothing that anyone could notice, and "gap" are those that a test should notice.
+`{command}`, {date}, {machine}: {killed} of {count} mutants killed, {share:.1%}; {left} not run yet.
 """
 
 
@@ -51,64 +45,29 @@ def read_judgements(path: Path = JUDGEMENTS) -> dict[tuple[str, str, str], tuple
 
 def judge(result: Result, judgements: Mapping[tuple[str, str, str], tuple[str, str]]) -> tuple[str, str]:
     """Return the kind and reason of a survivor's judgement."""
-    return judgements.get((result.mutant.module, result.was, result.becomes), UNJUDGED)
+    return judgements.get((result.module, result.was, result.becomes), UNJUDGED)
 
 
-def table(session: Session, results: Sequence[Result]) -> list[str]:
-    """Return the rows of the counts by module, and their sum, as Markdown."""
-    judgements = read_judgements()
-    lines = [
-        "| module | places | mutants | killed | of these by time | the same | gap |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    total: Counter[str] = Counter()
-    for module, places in session.places.items():
-        own = [one for one in results if one.mutant.module == module]
-        counts = Counter(places=places, mutants=len(own))
-        for one in own:
-            counts[judge(one, judgements)[0] if one.outcome == "survived" else NOTED[one.outcome]] += 1
-            counts["timeout"] += one.outcome == "timeout"
-        total += counts
-        lines.append(_row(f"`{module}`", counts))
-    lines.append(_row("**sum**", total))
-    return lines
-
-
-def _row(name: str, counts: Counter[str]) -> str:
-    cells = [counts[key] for key in ("places", "mutants", "killed", "timeout", "same", "gap")]
-    return f"| {name} | {' | '.join(map(str, cells))} |"
-
-
-def survivors(results: Sequence[Result], kind: str) -> list[str]:
-    """Return one entry for each survivor of a kind, as Markdown."""
-    judgements, lines = read_judgements(), []
-    for one in results:
-        if one.outcome == "survived" and (judged := judge(one, judgements))[0] == kind:
-            lines.append(f"* `{one.mutant.module}`: `{one.was}` → `{one.becomes}`")
-            lines.append(f"  {judged[1]}")
-    return lines or ["None."]
-
-
-def page(sessions: Sequence[Session], command: str, date: str, machine: str, notes: Sequence[str] = ()) -> str:
-    """Return the whole page: what it is, our notes, and each session with its survivors."""
-    lines = INTRODUCTION.format(command=command, date=date, machine=machine).splitlines()
-    lines[-1:] = [*(f"* {note}" for note in notes), ""]
-    for session in sessions:
-        results = session.results()
-        killed = sum(one.outcome in ("killed", "timeout") for one in results)
-        left = len(session.pending())
-        rest = f", {left} not run yet" if left else ""
-        lines += [
-            f"## Seed {session.seed}: {killed} of {len(results)} mutants killed, "
-            f"{killed / max(1, len(results)):.1%}{rest}",
-            "",
-            *table(session, results),
-            "",
-            *BELOW.splitlines(),
-            "",
-            "Survivors that are gaps of the tests:",
-            "",
-            *survivors(results, "gap"),
-            "",
-        ]
-    return "\n".join(lines)
+def page(session: Session, command: str, date: str, machine: str) -> str:
+    """Return the whole page: the counts by module, and every survivor."""
+    results, judgements = session.results(), read_judgements()
+    kinds = {
+        result.name: judge(result, judgements)[0] if result.outcome == "survived" else NOTED[result.outcome]
+        for result in results
+    }
+    lines = ["| module | places | mutants | killed | the same | gap |", "|---|--:|--:|--:|--:|--:|"]
+    for module in [*session.places, "sum"]:
+        of_module = [kinds[result.name] for result in results if module in (result.module, "sum")]
+        places = sum(session.places.values()) if module == "sum" else session.places[module]
+        cells = [places, len(of_module), *(of_module.count(kind) for kind in ("killed", *KINDS))]
+        lines.append(f"| `{module}` | {' | '.join(map(str, cells))} |")
+    lines += ["", "Survivors that are gaps of the tests:", ""]
+    lines += [
+        f"* `{result.module}`: `{result.was}` → `{result.becomes}`\n  {judge(result, judgements)[1]}"
+        for result in results
+        if kinds[result.name] == "gap"
+    ] or ["None."]
+    killed, count = list(kinds.values()).count("killed"), len(results)
+    head = INTRODUCTION.format(command=command, date=date, machine=machine, killed=killed, count=count,
+                               share=killed / max(1, count), left=len(session.pending()))  # fmt: skip
+    return head + "\n" + "\n".join(lines) + "\n"

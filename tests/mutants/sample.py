@@ -15,16 +15,13 @@ import ast
 import random
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from tests.mutants.modules import MODULES, source_of
-
-LEAST = 5  # mutants of each module, if it has as many places
+LEAST = 3  # mutants of each module, if it has as many places
 
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}
 IDENTITY = {"Is", "IsNot"}
@@ -111,13 +108,17 @@ def quotas(places: dict[str, int], count: int) -> dict[str, int]:
     return shares
 
 
+def places_of(module: str, source: str) -> dict[tuple[int, int], list[Mutant]]:
+    """Return the mutants of each place of a module."""
+    places: dict[tuple[int, int], list[Mutant]] = {}
+    for mutant in all_mutants(module, source):
+        places.setdefault(mutant.start, []).append(mutant)
+    return places
+
+
 def draw(sources: dict[str, str], count: int, seed: int) -> list[Mutant]:
     """Draw `count` mutants of the modules in `sources`, at most one of each place; the same seed draws the same."""
-    places: dict[str, dict[tuple[int, int], list[Mutant]]] = {}
-    for module, source in sources.items():
-        of_module = places.setdefault(module, {})
-        for mutant in all_mutants(module, source):
-            of_module.setdefault(mutant.start, []).append(mutant)
+    places = {module: places_of(module, source) for module, source in sources.items()}
     streams = {module: _one_of_each(sources[module], places[module], f"{seed} {module}") for module in places}
     sizes = {module: len(of_module) for module, of_module in places.items()}
     chosen = {module: list(islice(streams[module], quota)) for module, quota in quotas(sizes, count).items()}
@@ -133,11 +134,6 @@ def _one_of_each(source: str, places: dict[tuple[int, int], list[Mutant]], seed:
     for start in rng.sample(sorted(places), len(places)):
         candidates = rng.sample(places[start], len(places[start]))
         yield from islice((mutant for mutant in candidates if mutated(source, mutant)), 1)
-
-
-def read_sources(root: Path, modules: tuple[str, ...] = MODULES) -> dict[str, str]:
-    """Return the modules' sources."""
-    return {module: (root / source_of(module)).read_text(encoding="utf-8") for module in modules}
 
 
 def changed_lines(source: str, mutant: Mutant) -> tuple[str, str]:

@@ -3,20 +3,14 @@
 A new interpreter needs seconds to import torch, Ray and Numba. This process imports them once, and every run is a fork,
 which imports hflray and the tests anew from a copy of the repository. The mutant is written into the copy, so that
 the working tree never holds one.
-
-Kernels of Numba are kept in a cache of their own. hflray takes a kernel from the cache as long as no file with kernels
-has changed. Here the files are those without a mutant, so that a mutant outside of kernels does not compile all of
-them again; the kernels of a mutant inside of a kernel are compiled without the cache.
 """
 
 from __future__ import annotations
 
-import ast
 import compileall
 import contextlib
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import py_compile
@@ -31,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-JIT = "hflray.allocation.kernels.jit"
-KERNELS = {"kernel", "vector_kernel", "shared"}  # the decorators of kernels
 OUR_OWN = ("hflray", "tests")
 # The options of pyproject.toml are left out, because a fork runs its tests by itself and not in further processes.
 FLAGS = (
@@ -130,52 +122,36 @@ class Worker:
                     importlib.import_module(name)
                 except Exception:
                     continue
-        path = self.tree / f"{JIT.replace('.', '/')}.py"
-        if JIT not in sys.modules and path.exists():
-            spec = importlib.util.spec_from_file_location(JIT, path)
-            assert spec is not None
-            assert spec.loader is not None
-            jit = importlib.util.module_from_spec(spec)
-            sys.modules[JIT] = jit
-            spec.loader.exec_module(jit)
-            jit._sources()  # it is kept, so that the forks compare the cache with the files without a mutant
 
     def run(
         self,
         tests: list[str],
         source: str = "",
         changed: str | None = None,
-        *,
-        line: int = 0,
         limits_s: tuple[float, float] = (1200.0, 1200.0),
         durations: dict[str, float] | None = None,
     ) -> Outcome:
         """Run tests, with the text `changed` in place of the file `source`.
 
         Args:
-            tests: paths of test files in the repository.
+            tests: paths of test files and folders in the repository.
             source: path of the mutated file in the repository.
             changed: the mutant's text; None: the file stays.
-            line: the mutated line, from 1.
             limits_s: the largest wall and CPU time, s.
             durations: times of an earlier run, by which the tests are ordered.
         """
         notes, log = self.folder / "notes.json", self.folder / "last.log"
         notes.unlink(missing_ok=True)
         file, original = self.tree / source, ""
-        uncached = False
         if changed is not None:
             original = file.read_text(encoding="utf-8")
-            uncached = in_kernel(original, line)
             file.write_text(changed, encoding="utf-8")
-        module = source.removesuffix(".py").replace("/", ".")
         began = time.monotonic()
         try:
             child = os.fork()
             if child == 0:
                 try:
-                    _run_in_fork(self.tree, tests, _Plugin(durations or {}, notes), log, changed is None,
-                                 limits_s[1], module if uncached else "")  # fmt: skip
+                    _run_in_fork(self.tree, tests, _Plugin(durations or {}, notes), log, changed is None, limits_s[1])
                 finally:
                     os._exit(70)
             status, cpu_s = _wait(child, limits_s[0])
@@ -213,16 +189,14 @@ def _wait(child: int, limit_s: float) -> tuple[int | None, float]:
     return status, usage.ru_utime + usage.ru_stime
 
 
-def _run_in_fork(
-    tree: Path, tests: list[str], plugin: _Plugin, log: Path, unchanged: bool, cpu_s: float, kernels: str
-) -> None:
+def _run_in_fork(tree: Path, tests: list[str], plugin: _Plugin, log: Path, unchanged: bool, cpu_s: float) -> None:
     os.setsid()
     gc.freeze()  # what belongs to the parent, such as its database, is not collected here
     with log.open("wb") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.chdir(tree)
-    for name in [name for name in sys.modules if name.partition(".")[0] in OUR_OWN and name != JIT]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in OUR_OWN]:
         del sys.modules[name]
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
     importlib.invalidate_caches()
@@ -230,36 +204,9 @@ def _run_in_fork(
     limit = int(cpu_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if kernels:
-        _compile_without_cache(kernels)
     import pytest
 
     code = int(pytest.main([*FLAGS, *tests], plugins=[plugin]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _compile_without_cache(module: str) -> None:
-    """Let the kernels of one module neither read nor write the cache."""
-    import numba
-
-    jit: Any = sys.modules[JIT]
-    cached = jit._compiled
-
-    def compiled(function: Any, fastmath: Any) -> Any:
-        if function.__module__ != module:
-            return cached(function, fastmath)
-        return numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
-
-    jit._compiled = compiled
-
-
-def in_kernel(source: str, line: int) -> bool:
-    """Return whether a line of a module, from 1, belongs to a function that Numba compiles."""
-    return any(
-        isinstance(node, ast.FunctionDef)
-        and node.lineno - len(node.decorator_list) <= line <= (node.end_lineno or node.lineno)
-        and any(getattr(decorator, "id", "") in KERNELS for decorator in node.decorator_list)
-        for node in ast.walk(ast.parse(source))
-    )

@@ -21,7 +21,7 @@ from hflray.reproduction.protocol import exhibits
 from hflray.seeding import stream
 from hflray.support.terminal.tables import TextTable
 from hflray.sweep.tasks import DEFAULT
-from hflray.tracking import History, Tables
+from hflray.tracking import History, RunTables
 
 CLEAN = "0123456789abcdef0123456789abcdef01234567"
 
@@ -41,7 +41,7 @@ def run(
     table = pd.DataFrame({"round": steps or range(1, count + 1), **rounds})
     values = {name: column[-1] for name, column in rounds.items()}
     name = "-".join(text.rpartition("=")[2] for text in overrides)
-    history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, Tables(table), 0, 1)
+    history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, RunTables(table), 0, 1)
     fabricated = RunRecord(history, config)
     if settings:
         fabricated.__dict__["settings"] = fabricated.settings | dict(settings)  # a cached property
@@ -91,7 +91,7 @@ def explorable(rounds: int, *overrides: str) -> RunRecord:
     name = "-".join(text.rpartition("=")[2] for text in overrides)
     environment = {"git_commit": CLEAN, "cpu": "one"}
     return RunRecord(
-        History(name, "FINISHED", None, "", environment, {}, Tables(pd.DataFrame(rows), table), 0, 1), config
+        History(name, "FINISHED", None, "", environment, {}, RunTables(pd.DataFrame(rows), table), 0, 1), config
     )
 
 

@@ -75,3 +75,30 @@ def identity_pool(folder: Path, count: int, spec: FleetSpec) -> FleetPool:
     (folder / SPEC).write_text(json.dumps({"format": FORMAT, "hash": spec.hash, "spec": spec.to_dict()}))
     write_shard(folder / f"fleets-{0:08d}-{count:08d}.npz", fleets, 0.0)
     return FleetPool(folder)
+
+
+# Six devices at one edge, all with the same mix of classes, and three rounds that never reach the target. The reward of
+# a round is minus its energy, so that the best choice is the pair of the least energy, in every round.
+TOY = (
+    "fleet.num_devices=6",
+    "fleet.num_edges=1",
+    "scheduling.num_scheduled=2",
+    "scheduling.num_clusters=2",
+    "assignment.name=best_gain",
+    "data.majority_fraction=0.1",
+    "max_rounds=3",
+    "target_accuracy=0.99",
+    "agent.width=16",
+    "agent.gamma=0",
+    "agent.learning_rate=0.005",
+    "agent.train_batch=240",
+    "agent.minibatch=60",
+    "agent.environments=16",
+    "agent.env_steps=480",
+    "agent.evaluate_every=240",
+    "agent.evaluation_fleets=2",
+)
+
+
+def toy(*overrides: str) -> ExperimentConfig:
+    return load_config(None, [*TOY, *overrides])

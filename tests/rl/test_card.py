@@ -8,9 +8,9 @@ import torch
 
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.config import LearningConfig
-from hflray.rl import card as module
 from hflray.rl.card import as_markdown
-from hflray.rl.fine_tuning import greedy
+from hflray.rl.command import main
+from hflray.rl.evaluation import greedy
 from hflray.rl.fleets import assignment_objective, reporting
 from hflray.support import provenance
 from hflray.support.provenance import git_commit
@@ -41,8 +41,9 @@ def test_a_card_lists_the_learners_settings_that_differ_from_the_default():
     spec = trained["specification"] | {"fleet": trained["specification"]["fleet"] | {"deployment_seed": 6}}
     changed = {"algorithm": literal.model_dump(mode="json"), "trained_on": trained | {"specification": spec}}
     text = as_markdown("x", card | changed, 10)
-    phrases = ("squared TD error", "O = 128 single transitions out of 100,000", "an update each step", "ε = 0 to 0",
-               "one deployment (`fleet.deployment_seed: 6`)", "other deployments of the edges")  # fmt: skip
+    phrases = ("`learning.td_loss: 'squared'`", "`learning.replay: 'transitions'`", "`learning.update_every: 1`",
+               "`learning.epsilon: [0.0, 0.0]`", "one deployment (`fleet.deployment_seed: 6`)",
+               "other deployments of the edges")  # fmt: skip
     for phrase in phrases:
         assert phrase in text
     assert "deployment of" not in as_markdown("x", card, 10)
@@ -67,13 +68,15 @@ def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
     card = {key: value for key, value in shipped_card.items() if key not in ("fine_tuned", "reported")}
     card["trained_on"] = card["trained_on"] | {"specification": TINY.to_dict()}
     save_policy(path, network, card)
-    assert module.main([str(path), "--measure", "--fleets", "4"]) == 0
+    assert main(["card", str(path), "--measure", "--fleets", "4"]) == 0
     loaded, measured = load_policy(path)
     assert all(
         torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
     )
     solved = [reporting(TINY).solve(index) for index in range(4)]
-    objectives = [assignment_objective(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
+    objectives = [
+        assignment_objective(fleet.problem, edges) for fleet, edges in zip(solved, greedy(loaded, solved), strict=True)
+    ]
     assert measured["reported"]["objective"] == round(float(np.mean(objectives)), 3)
     assert measured["reported"]["reporting_fleets"] == 4
     assert {key: value for key, value in measured.items() if key != "reported"} == card
@@ -83,9 +86,9 @@ def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
 def test_the_command_writes_the_card_beside_the_policy(tmp_path, capsys):
     path = tmp_path / "copy.safetensors"
     path.write_bytes(SHIPPED.read_bytes())
-    assert module.main([str(path)]) == 0
+    assert main(["card", str(path)]) == 0
     assert (tmp_path / "copy.md").read_text(encoding="utf-8").startswith("# copy\n")
-    assert module.main([str(tmp_path / "none.safetensors")]) == 2
+    assert main(["card", str(tmp_path / "none.safetensors")]) == 2
     assert "does not exist" in capsys.readouterr().err
 
 

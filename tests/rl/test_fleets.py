@@ -1,7 +1,8 @@
-"""The specification, drawing and solving of fleets."""
+"""The specification, drawing and solving of fleets, and their cache."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,10 @@ from hflray.assignment.d3qn import SHIPPED, load_policy
 from hflray.assignment.features import feature_rows
 from hflray.config import FleetConfig, load_config
 from hflray.cost import round_cost
-from hflray.rl.fleets import FleetSpec, assignment_objective, check_rows, held_out, network_spec, reporting
+from hflray.rl import solved_fleets
+from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, check_rows, held_out, network_spec, reporting
+from hflray.rl.solved_fleets import SPEC as SPEC_FILE
+from hflray.rl.solved_fleets import FleetPool, prepare
 
 SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
 
@@ -127,13 +131,6 @@ def test_a_deployment_seed_keeps_the_edges_of_all_fleets() -> None:
         replace(spec, num_edges=(5, 6))
 
 
-def test_caches_older_than_deployment_seeds_keep_their_hash() -> None:
-    # The hash of Table I's fleets at commit 6c93c38; it names their cache.
-    assert "deployment_seed" not in FleetSpec().to_dict()["fleet"]
-    assert FleetSpec().hash == "e5006fdefe593ea8"
-    assert replace(FleetSpec(), fleet=FleetConfig(deployment_seed=0)).hash != FleetSpec().hash
-
-
 def test_a_configuration_gives_its_specification() -> None:
     config = load_config(
         None,
@@ -166,3 +163,91 @@ def test_a_data_set_gives_the_sizes_of_models_and_devices() -> None:
 def test_bad_specifications_are_refused(change, message) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(SPEC, **change)
+
+
+FLEETS = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 3))
+
+
+def equal(a: SolvedFleet, b: SolvedFleet) -> bool:
+    fields = zip([*a.problem, *a[1:]], [*b.problem, *b[1:]], strict=True)
+    return all(np.array_equal(x, y) for x, y in fields)
+
+
+def test_a_cache_returns_the_solved_fleets(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(solved_fleets, "SHARD", 3)
+    pool = prepare(FLEETS, 7, tmp_path / "a", workers=2)
+    assert len(pool) == 7
+    assert len(list((tmp_path / "a").glob("fleets-*.npz"))) == 3
+    assert all(equal(pool[index], FLEETS.solve(index)) for index in range(7))
+    assert pool.spec == FLEETS or pool.spec.hash == FLEETS.hash
+
+
+def test_a_cache_grows_and_is_not_solved_again(tmp_path, monkeypatch) -> None:
+    reports: list[tuple[int, int]] = []
+    pool = prepare(FLEETS, 4, tmp_path, progress=lambda *done: reports.append(done))
+    assert reports == [(0, 4), (4, 4)]
+    prepare(FLEETS, 9, tmp_path)
+    assert len(pool) == 4
+    pool = FleetPool(tmp_path)
+    assert equal(pool[8], FLEETS.solve(8))
+    monkeypatch.setattr(FleetSpec, "solve", lambda *_: pytest.fail("solved again"))
+    assert len(prepare(FLEETS, 6, tmp_path)) == 6
+    assert len(FleetPool(tmp_path)) == 9
+
+
+def test_a_cache_of_another_configuration_is_refused(tmp_path) -> None:
+    prepare(FLEETS, 2, tmp_path)
+    other = replace(FLEETS, seed=3, teacher="local_search", options={})
+    for refused in (lambda: prepare(other, 2, tmp_path), lambda: FleetPool(tmp_path, other)):
+        with pytest.raises(ConfigError) as error:
+            refused()
+        for part in (
+            "another configuration",
+            "teacher = hfel in the cache, local_search in the configuration",
+            "seed = 0 in the cache, 3 in the configuration",
+        ):
+            assert part in str(error.value)
+        assert "give another folder" in str(error.value)
+
+
+def test_a_flipped_byte_is_never_trained_on(tmp_path) -> None:
+    pool = prepare(FLEETS, 1, tmp_path)
+    for path in (tmp_path / SPEC_FILE, *tmp_path.glob("fleets-*.npz")):
+        whole, refused = path.read_bytes(), 0
+        for index in range(len(whole)):
+            path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+            try:
+                damaged = FleetPool(tmp_path)
+            except ConfigError as error:
+                assert "\n" not in str(error)
+                refused += 1
+            else:  # a space, a date, or another byte that the values do not depend on
+                assert damaged.spec == pool.spec
+                assert len(damaged) == 1
+                assert equal(damaged[0], pool[0])
+        assert refused > len(whole) / 2
+        path.write_bytes(whole)
+
+
+def test_folders_that_are_not_caches_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="holds no solved fleets"):
+        FleetPool(tmp_path)
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match="not empty and not a cache"):
+        prepare(FLEETS, 1, tmp_path)
+    prepare(FLEETS, 3, tmp_path / "c")
+    with pytest.raises(ConfigError, match=r"5 wanted.*holds 3.*hflray.rl.solved_fleets"):
+        FleetPool(tmp_path / "c", count=5)
+    next((tmp_path / "c").glob("*.npz")).write_bytes(b"PK damaged")
+    with pytest.raises(ConfigError, match="damaged"):
+        FleetPool(tmp_path / "c")
+    content = json.loads((tmp_path / "c" / SPEC_FILE).read_text())
+    (tmp_path / "c" / SPEC_FILE).write_text(json.dumps(content | {"format": 99}))
+    with pytest.raises(ConfigError, match="format 99"):
+        FleetPool(tmp_path / "c")
+
+
+def test_an_unknown_option_makes_no_folder(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="unknown option 'exchangs'"):
+        prepare(replace(FLEETS, options={"exchangs": 3}), 2, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

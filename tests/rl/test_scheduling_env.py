@@ -10,8 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from hflray.allocation import allocate_round
 from hflray.cost import round_cost
 from hflray.errors import ConfigError
-from hflray.rl.scheduling_env import ENV_ID, SchedulingEnv
-from hflray.rl.surrogate import Curve, Progress
+from hflray.rl.scheduling_env import ENV_ID, LearningCurve, SchedulingEnv
 from hflray.scheduling import build_scheduler, choose_devices
 
 SMALL = {"num_devices": 8, "num_edges": 2, "num_scheduled": 3, "num_classes": 4}
@@ -64,7 +63,7 @@ def test_an_observation_by_hand() -> None:
 
 
 def test_an_episode_ends_at_the_target_and_is_cut_off_at_the_last_round() -> None:
-    quick = SchedulingEnv(curve=Curve(1.0, 0.01, 1.0, 0.0), **SMALL)
+    quick = SchedulingEnv(curve=LearningCurve(1.0, 0.01, 1.0, 0.0), **SMALL)
     quick.reset(seed=0)
     assert quick.step(np.zeros(8, dtype=np.float32))[2:4] == (True, False)
     slow = SchedulingEnv(max_rounds=2, **SMALL)
@@ -89,9 +88,16 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> No
         SchedulingEnv(**(SMALL | options))
 
 
-def test_the_progress_is_that_of_the_history() -> None:
-    env = SchedulingEnv(**SMALL)
+def test_the_accuracy_of_two_rounds_by_hand() -> None:
+    """The accuracy is A · c^γ · (1 − exp(−(x/τ)^κ)) after balances of x in all, by devices that hold a share c."""
+    curve = LearningCurve(best=0.9, pace=2.0, shape=1.0, breadth=0.5)
+    assert curve.accuracy(2.0, 0.25) == pytest.approx(0.9 * 0.5 * (1 - np.exp(-1)))
+    assert curve.accuracy(0.0, 0.0) == 0
+    env = SchedulingEnv(curve=curve, **SMALL)
     env.reset(seed=4)
-    env.step(env.scores_of(np.array([4, 5, 6])))
-    expected = Progress.start(8).after(np.array([4, 5, 6]), env.class_counts)
-    assert (env.progress.balance, env.progress.coverage) == (expected.balance, expected.coverage)
+    env.num_scheduled, env.observation = 2, lambda: np.zeros(1, dtype=np.float32)  # the rows have four classes
+    env.class_counts = np.array([[10, 0], [0, 10], [30, 0], [0, 10], *[[0, 0]] * 4])
+    for devices, balance, coverage in (([0, 1], 1.0, 20 / 60), ([0, 2], 1.0, 50 / 60)):  # then one class only
+        *_, info = env.step(env.scores_of(np.array(devices)))
+        assert env.balance == pytest.approx(balance)
+        assert info["accuracy"] == curve.accuracy(balance, coverage)

@@ -1,10 +1,13 @@
-"""A training run has a learning curve and limits, and resumes bit for bit."""
+"""Both trainings have a learning curve and limits, and resume bit for bit; what the scheduler's learns on a toy."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +15,15 @@ from hflray import ConfigError, DivergedError, metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
-from hflray.rl.resumable import PROGRESS
-from hflray.rl.session import AssignerTraining
-from tests.rl.small import small
+from hflray.rl import POLICY
+from hflray.rl.command import main
+from hflray.rl.ppo import environment
+from hflray.rl.scheduling_env import SchedulingEnv
+from hflray.rl.session import HISTORY, PROGRESS, AssignerTraining, SchedulerTraining
+from hflray.scheduling import build_scheduler, choose_devices
+from hflray.scheduling.learned import Learned, ScoreNetwork, load_scores, scores_of
+from hflray.seeding import stream
+from tests.rl.small import SMALL, small, toy
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 TIMED = {metrics.WALL_LEARN_S, metrics.ASSIGNER_STEPS_PER_S}
@@ -177,3 +186,106 @@ def test_a_cache_of_other_fleets_is_refused(tmp_path) -> None:
         pass
     with pytest.raises(ConfigError, match="fleets of another configuration"):
         AssignerTraining(small(tmp_path, "seed=4"))
+
+
+def joules_over_the_least(network: ScoreNetwork, env: SchedulingEnv, fleets: int = 10) -> float:
+    """Return the energy of the pairs that a network chooses on random fleets over that of the best pairs.
+
+    The best pair of a fleet is known by trying all fifteen.
+    """
+    chosen_j = least_j = 0.0
+    for index in range(fleets):
+        env.begin(stream(0, "test/toy", index))
+        joules = {pair: env._bill(np.array(pair))[1].energy_j for pair in itertools.combinations(range(6), 2)}
+        scores = scores_of(network, env.observation().reshape(6, -1))
+        chosen_j += joules[tuple(sorted(np.argsort(-scores)[:2].tolist()))]
+        least_j += min(joules.values())
+    return chosen_j / least_j
+
+
+def test_the_agent_learns_the_known_best_choice_of_a_toy() -> None:
+    config = toy("agent.env_steps=480", "agent.evaluate_every=480")
+    env = SchedulingEnv(**environment(config))
+    with SchedulerTraining(config) as training:
+        assert joules_over_the_least(training.algorithm.network(), env) > 3
+        point = training.advance()
+        assert joules_over_the_least(training.algorithm.network(), env) < 1.3
+        assert training.finished
+    assert point.metrics[metrics.agent_metric("reached")] == 0  # and nothing to the target is logged
+    assert metrics.agent_metric("joules") not in point.metrics
+
+
+def test_a_resumed_training_of_the_scheduler_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    with SchedulerTraining(toy()) as whole:
+        first = whole.advance()
+        whole.save(tmp_path / "state")
+        second = whole.advance()
+        weights = whole.algorithm.network().state_dict()
+        weights = {name: tensor.clone() for name, tensor in weights.items()}
+    with SchedulerTraining(toy()) as resumed:
+        resumed.restore(tmp_path / "state")
+        assert resumed.env_steps == first.env_steps
+        again = resumed.advance()
+        for name, tensor in resumed.algorithm.network().state_dict().items():
+            assert torch.equal(tensor, weights[name]), name
+        assert resumed.points[0][metrics.AGENT_RETURN] == first.metrics[metrics.AGENT_RETURN]
+    measured = {metrics.WALL_LEARN_S}
+    assert {k: v for k, v in again.metrics.items() if k not in measured} == {
+        k: v for k, v in second.metrics.items() if k not in measured
+    }
+    with SchedulerTraining(toy("agent.reward=cost")) as other, pytest.raises(ConfigError, match="reward = energy in"):
+        other.restore(tmp_path / "state")
+
+
+def test_the_policy_that_is_saved_gives_the_scores_of_the_training(tmp_path: Path) -> None:
+    config = toy()
+    with SchedulerTraining(config) as training:
+        training.advance()
+        training.save_policy(tmp_path / "policy.safetensors")
+        trained = training.algorithm.network()
+        env = SchedulingEnv(**environment(config))
+        env.begin(stream(0, "test/saved"))
+        expected = scores_of(trained, env.observation().reshape(6, -1))
+    network, card = load_scores(tmp_path / "policy.safetensors")
+    assert scores_of(network, env.observation().reshape(6, -1)).tolist() == expected.tolist()
+    assert card["trained_on"]["target"] == 0.99
+    assert card["trained_on"]["fleet"] == {"num_devices": 6, "num_edges": 1}
+    assert card["results"][metrics.AGENT_RETURN] == training.points[-1][metrics.AGENT_RETURN]
+    options = {"policy": str(tmp_path / "policy.safetensors")}
+    scheduler = build_scheduler("learned", num_devices=6, num_scheduled=2, **options)
+    assert isinstance(scheduler, Learned)
+    assert choose_devices(scheduler, env.context()).tolist() == sorted(np.argsort(-expected)[:2].tolist())
+
+
+def test_a_loss_that_is_not_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SchedulerTraining(toy()) as training:
+        sampled = {"num_env_steps_sampled_lifetime": 480, "num_episodes_lifetime": 160}
+        result = {"env_runners": sampled, "learners": {"default_policy": {"total_loss": math.nan}}}
+        monkeypatch.setattr(training.algorithm, "train", lambda: result)
+        with pytest.raises(DivergedError, match=r"agent: the loss is nan after 480 steps; lower agent\.learning_rate"):
+            training.advance()
+
+
+def test_the_command_trains_saves_and_resumes(tmp_path, capsys) -> None:
+    settings = [f"--set={text}" for text in (*SMALL, f"learning.cache={tmp_path / 'fleets'}")]
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["train-assigner", *settings, "--set=learning.env_steps=600", *out]) == 0
+    printed = capsys.readouterr().out
+    assert "training fleets: 12/12" in printed
+    assert "policy:" in printed
+    assert len((tmp_path / "run" / HISTORY).read_text().splitlines()) == 2
+    assert main(["train-assigner", *settings, *out]) == 2
+    assert "go on with --resume" in capsys.readouterr().err
+    assert main(["train-assigner", *settings, *out, "--resume"]) == 0  # to the 1,200 steps of the configuration
+    curve = [json.loads(line)["env_steps"] for line in (tmp_path / "run" / HISTORY).read_text().splitlines()]
+    assert len(curve) == 4
+    assert curve == sorted(curve)
+    assert curve[-1] >= 1200
+    assert (tmp_path / "run" / POLICY).stat().st_size > 1000
+
+
+def test_a_mistake_of_the_command_is_one_line(tmp_path, capsys) -> None:
+    assert main(["train-assigner", "--out", str(tmp_path / "x"), "--set=learning.teacher.name=hefl"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: learning.teacher.name: got 'hefl'; unknown assigner 'hefl'")
+    assert len(error.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""hflray.scheduling.context: what decisions see, and the history of each device."""
+"""hflray.scheduling.context: what decisions see, the history of each device, polls, and costs in advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
-from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, build_scheduler, choose_devices
+from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices
+from hflray.scheduling.base import highest, weighted_draw
+from hflray.scheduling.context import best_edges, nominal_iteration
 from tests.conftest import small_config
 from tests.scheduling import toy
 
@@ -244,23 +246,6 @@ def test_an_unavailable_device_is_the_schedulers_error() -> None:
     assert choose_devices(scheduler, context).tolist() == [0, 3]
 
 
-@pytest.mark.parametrize("name", sorted(registry.BUILTIN["scheduler"]))
-def test_every_scheduler_draws_among_the_available(name: str) -> None:
-    rng = np.random.default_rng(0)
-    fleet = toy.fleet(rng.uniform(1e-12, 1e-11, (20, 2)), samples=rng.integers(50, 100, 20))
-    scheduler = build_scheduler(name, num_devices=20, num_scheduled=5, clusters=np.arange(20) % 3)
-    for index, count in enumerate([20, 7, 5, 3, 0, 1, 20], start=1):
-        available = np.zeros(20, dtype=bool)
-        available[rng.choice(20, count, replace=False)] = True
-        losses = rng.uniform(0, 3, 20)
-        past = {"last_loss": losses, "last_utility": 50 * losses, "last_delay_s": losses, "last_round": np.ones(20)}
-        poll = Poll(fleet, available, lambda devices, losses=losses: losses[devices])
-        context = toy.context(fleet, index, available=available, poll=poll, **past)
-        devices = choose_devices(scheduler, context)  # checks the number and the availability
-        assert len(devices) == min(5, count)
-        scheduler.observe(toy.record(devices, 1.0, 2.0))
-
-
 class Both(Scheduler):
     answer: ClassVar[tuple[list[Any], list[Any]]] = ([], [])
 
@@ -294,3 +279,71 @@ def test_wrong_edges_are_the_schedulers_error(devices: list[Any], edges: list[An
     with pytest.raises(ConfigError, match=named) as error:
         Experiment(small_config("scheduling.name=both")).run_round()
     assert "schedule_and_assign" in str(error.value)
+
+
+FLEET = toy.fleet(np.ones((3, 1)), samples=[300, 600, 300], max_cpu_hz=[1e9, 1e9, 0.5e9])
+LOSS = np.array([0.5, 2.0, 1.0])
+
+
+def poll(available: Any = (True, True, True)) -> Poll:
+    return Poll(FLEET, np.array(available), lambda devices: LOSS[devices])
+
+
+def test_the_bill_by_hand() -> None:
+    # A third of 10⁴ cycles times 300, 600 and 300 samples takes 1, 2 and 2 ms. α/2 · f² · cycles is 10⁻²⁸ times 10¹⁸
+    # · 10⁶, 10¹⁸ · 2·10⁶ and 0.25·10¹⁸ · 10⁶: 0.1, 0.2 and 0.025 mJ.
+    one = poll()
+    assert one([0, 2]).tolist() == [0.5, 1.0]
+    assert (one.cost.delay_s, one.cost.energy_j) == pytest.approx((2e-3, 1.25e-4))
+    assert one([1]).tolist() == [2.0]  # a second poll follows the first
+    assert (one.cost.delay_s, one.cost.energy_j) == pytest.approx((4e-3, 3.25e-4))
+    assert one.spent_j == pytest.approx([1e-4, 2e-4, 2.5e-5])
+    assert one(np.array([], dtype=np.intp)).tolist() == []
+    assert one.cost.delay_s == pytest.approx(4e-3)
+
+
+@pytest.mark.parametrize(
+    "candidates, named",
+    [([0, 1], "device 1 is not available"), ([0, 0], "twice"), ([3], "0 to 2"), ([-1], "0 to 2"), ([0.5], "float64")],
+)
+def test_a_poll_that_cannot_be_is_refused_and_not_billed(candidates: list[Any], named: str) -> None:
+    one = poll([True, False, True])
+    with pytest.raises(ConfigError, match=named):
+        one(candidates)
+    assert one.cost.delay_s == 0
+
+
+def test_a_scheduler_must_say_that_it_polls() -> None:
+    with pytest.raises(ConfigError, match="needs"):
+        toy.context(FLEET).poll_loss([0])
+
+
+def test_the_highest_scores_and_ties_by_chance() -> None:
+    devices = np.array([3, 5, 8, 9])
+    assert set(highest(np.array([1.0, 4.0, 2.0, 3.0]), devices, 2, np.random.default_rng(0))) == {5, 9}
+    ties = {int(highest(np.zeros(4), devices, 1, np.random.default_rng(seed))[0]) for seed in range(40)}
+    assert ties == {3, 5, 8, 9}
+    assert len(highest(np.zeros(4), devices, 9, np.random.default_rng(0))) == 4
+
+
+def test_draws_follow_the_weights() -> None:
+    devices, rng = np.arange(3), np.random.default_rng(1)
+    first = [int(weighted_draw(np.array([1.0, 3.0, 0.0]), devices, 1, rng)[0]) for _ in range(4000)]
+    shares = np.bincount(first, minlength=3) / 4000
+    assert shares == pytest.approx([0.25, 0.75, 0.0], abs=0.03)
+    assert sorted(weighted_draw(np.array([1.0, 3.0, 0.0]), devices, 3, rng).tolist()) == [0, 1, 2]
+
+
+def test_the_nominal_iteration_by_hand() -> None:
+    # 5 local iterations of 100 samples and 1e4 cycles at 1 GHz take 5 ms. Each of two devices gets 1e6·2/2 Hz, and a
+    # signal-to-noise ratio of 3 gives 2 bits per Hz: 4e6 bits in 2 s.
+    gain = 3 * 1e-18 * 1e6 / 0.1
+    context = toy.context(toy.fleet([[gain, 1e-20], [1e-20, gain]]))
+    delay_s, energy_j = nominal_iteration(context, 2)
+    assert delay_s == pytest.approx([2.005, 2.005])
+    compute_j = 2e-28 / 2 * 5 * 1e18 * 1e4 * 100
+    assert energy_j == pytest.approx([compute_j + 0.2] * 2)
+    assert best_edges(context).tolist() == [0, 1]
+    down = toy.context(context.fleet, edges_up=[False, True])
+    assert best_edges(down).tolist() == [1, 1]
+    assert nominal_iteration(down, 1)[0][1] == pytest.approx(2.005)

@@ -1,13 +1,11 @@
-"""hflray.scheduling.energy_aware: queues by hand, budgets in the long run, and the state."""
+"""hflray.scheduling.energy_aware: queues by hand, and budgets in the long run."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 
 from hflray.scheduling import build_scheduler, choose_devices
-from hflray.scheduling.ranking import nominal_iteration
+from hflray.scheduling.context import nominal_iteration
 from tests.scheduling import toy
 
 GAIN = 3 * 1e-18 * 1e6 / 0.1
@@ -41,13 +39,3 @@ def test_each_device_keeps_to_its_budget_in_the_long_run() -> None:
     assert budget_j == round_j.mean() / 4
     assert spent[0] / 400 < 1.3 * budget_j  # the greedy choice without queues would not stop at a budget
     assert spent[0] < round_j[0] * 400 / 4 / 1.5  # it is scheduled less often than in equal turns
-
-
-def test_a_restored_scheduler_goes_on() -> None:
-    scheduler, other = (build_scheduler("energy_aware", num_devices=4, num_scheduled=2) for _ in range(2))
-    choose_devices(scheduler, toy.context(FLEET))
-    scheduler.observe(toy.record([2, 3], 1.0, [50.0, 50.0]))
-    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
-    for index in (2, 3):
-        first, second = (choose_devices(s, toy.context(FLEET, index)).tolist() for s in (scheduler, other))
-        assert first == second == [0, 1]

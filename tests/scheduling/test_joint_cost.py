@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import combinations, product
 from pathlib import Path
@@ -161,26 +160,11 @@ def test_an_experiment_chooses_by_the_coupling_that_bills_it() -> None:
     assert billed_j[2] == billed_j[0]  # an option has precedence
 
 
-@pytest.mark.parametrize("coupling", ["both", None, ["joint"]])
-def test_another_coupling_is_refused(coupling: Any) -> None:
-    with pytest.raises(ConfigError, match=r"options.coupling: got .*; accepted: per_edge, joint; correct it"):
-        joint(coupling=coupling)
-
-
 def test_of_a_large_fleet_only_the_cheapest_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hflray.scheduling.joint_cost.MOST", 4)
     assert joint().schedule(toy.context(toy.fleet(GAIN))).tolist() == [1, 2, 4, 7]
     with pytest.raises(ConfigError, match="accepted: 1 to 4"):
         joint(5)
-
-
-def test_a_restored_scheduler_goes_on() -> None:
-    scheduler, other, fleet = joint(3), joint(3), toy.fleet(GAIN)
-    scheduler.schedule(toy.context(fleet))
-    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
-    first, second = (s.schedule_and_assign(toy.context(fleet, 2)) for s in (scheduler, other))
-    assert (first[0].tolist(), first[1].tolist()) == (second[0].tolist(), second[1].tolist())
-    assert np.bincount(first[0] // 4).tolist() == [1, 2]
 
 
 def exported(sweep: str, **settings: Any) -> RunRecord:
@@ -247,9 +231,3 @@ def test_a_run_that_names_no_wait_chose_what_the_default_says(part: str, seed: i
 
 def test_by_default_a_device_is_passed_over_for_two_rounds() -> None:
     assert joint().max_wait == 2
-
-
-@pytest.mark.parametrize("max_wait", [-1, 1.5, True])
-def test_a_wait_that_means_nothing_is_refused(max_wait: Any) -> None:
-    with pytest.raises(ConfigError, match="max_wait"):
-        joint(max_wait=max_wait)

@@ -12,12 +12,15 @@ import torch
 from hflray.assignment.policy import SHIPPED as ASSIGNER
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
 from hflray.scheduling import build_scheduler, choose_devices
-from hflray.scheduling.learned import Learned, load_scores, scores_of
-from hflray.scheduling.network import ScoreNetwork, ScoreSpec
-from hflray.scheduling.rows import device_rows
-from tests.conftest import small_config
+from hflray.scheduling.context import BEFORE_CLASSES, device_rows, nominal_iteration
+from hflray.scheduling.learned import (
+    Learned,
+    ScoreNetwork,
+    ScoreSpec,
+    load_scores,
+    scores_of,
+)
 from tests.scheduling import toy
 
 FLEET = toy.fleet(np.geomspace(1e-13, 1e-11, 8)[:, None] * np.ones((1, 2)))
@@ -70,15 +73,6 @@ def test_the_shipped_policy_prefers_cheap_devices() -> None:
     assert choose_devices(scheduler, toy.context(FLEET)).tolist() == [5, 6, 7]
 
 
-def test_an_experiment_runs_with_it_and_goes_on_after_a_resume() -> None:
-    config = small_config("scheduling.name=learned", "max_rounds=4")
-    with Experiment(config) as whole, Experiment(config) as half, Experiment(config) as resumed:
-        expected = [record.devices.tolist() for record in whole]
-        half.run_round(), half.run_round()
-        resumed.load_state_dict(half.state_dict())
-        assert [record.devices.tolist() for record in resumed] == expected[2:]
-
-
 def test_other_files_are_refused(tmp_path: Path, policy: Path) -> None:
     setting = "scheduling.options.policy"
     with pytest.raises(ConfigError, match=rf"{setting}: .*none.* does not exist; .*scheduling_agent\.yaml"):
@@ -92,3 +86,63 @@ def test_other_files_are_refused(tmp_path: Path, policy: Path) -> None:
     policy.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{setting}: .* changed or damaged"):
         load_scores(policy)
+
+
+@pytest.fixture
+def network() -> ScoreNetwork:
+    torch.manual_seed(0)
+    return ScoreNetwork(ScoreSpec(width=8)).eval().requires_grad_(False)
+
+
+def rows(devices: int, classes: int) -> torch.Tensor:
+    """Return random rows, (1, N, 6 + C), whose shares of the classes add up to 1."""
+    generator = torch.Generator().manual_seed(devices)
+    numbers = torch.rand((1, devices, BEFORE_CLASSES + classes), generator=generator)
+    numbers[..., BEFORE_CLASSES:] /= numbers[..., BEFORE_CLASSES:].sum(-1, keepdim=True)
+    return numbers
+
+
+def test_devices_and_classes_have_no_order(network: ScoreNetwork) -> None:
+    example = rows(7, 4)
+    devices, classes = torch.randperm(7), BEFORE_CLASSES + torch.randperm(4)
+    shuffled = example[:, devices][..., torch.cat([torch.arange(BEFORE_CLASSES), classes])]
+    assert torch.allclose(network(shuffled), network(example)[:, devices], atol=1e-6)
+
+
+def test_one_network_scores_any_fleet(network: ScoreNetwork) -> None:
+    assert network(rows(3, 2)).shape == (1, 3)
+    assert network(rows(50, 10)).shape == (1, 50)
+
+
+def test_a_score_depends_on_the_devices_of_the_same_classes(network: ScoreNetwork) -> None:
+    """At first one head attends to devices of like labels: another value there changes more than elsewhere."""
+    example = rows(4, 2)
+    example[0, :, BEFORE_CLASSES:] = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    like, unlike = example.clone(), example.clone()
+    like[0, 1, :BEFORE_CLASSES] += 1.0
+    unlike[0, 2, :BEFORE_CLASSES] += 1.0
+    before = network(example)[0, 0]
+    assert (network(like)[0, 0] - before).abs() > (network(unlike)[0, 0] - before).abs() > 0
+
+
+THREE = toy.fleet([[1e-12, 5e-12], [4e-12, 1e-13], [1e-13, 1e-13]], samples=[50.0, 100.0, 150.0])
+
+
+def test_the_columns_by_hand() -> None:
+    counts = np.array([[50, 0], [25, 75], [0, 150]])
+    context = toy.context(THREE, 5, class_counts=counts, participation=[4, 1, 0], last_round=[4, 2, 0])
+    rows = device_rows(context, 2, 0.25)
+    delay_s, energy_j = nominal_iteration(context, 2)
+    assert rows.dtype == np.float32
+    assert rows[:, 0] == pytest.approx((np.log(delay_s) - np.log(delay_s).mean()) / 3, abs=1e-6)
+    assert rows[:, 1] == pytest.approx((np.log(energy_j) - np.log(energy_j).mean()) / 3, abs=1e-6)
+    assert rows[:, 2] == pytest.approx([-0.5, 0.0, 0.5])
+    assert rows[:, 3] == pytest.approx([1.0, 0.25, 0.0])
+    assert rows[:, 4] == pytest.approx([0.0, 0.2, 0.4])
+    assert rows[:, 5] == pytest.approx([0.25] * 3)
+    assert rows[:, 6:] == pytest.approx(np.array([[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]))
+
+
+def test_a_long_wait_counts_as_ten_rounds() -> None:
+    rows = device_rows(toy.context(THREE, 40, last_round=[0, 30, 39]), 2, 0.0)
+    assert rows[:, 4] == pytest.approx([1.0, 0.9, 0.0])

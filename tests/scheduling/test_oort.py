@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler, choose_devices
 from hflray.scheduling.oort import Oort
 from tests.scheduling import toy
@@ -180,17 +179,3 @@ def test_only_exploited_devices_pace_the_code() -> None:
     other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
     assert other.exploited == scheduler.exploited
     assert "exploited" not in oort().state_dict()
-
-
-def test_a_restored_scheduler_goes_on() -> None:
-    scheduler, other = oort(window=2), oort(window=2)
-    choose_devices(scheduler, toy.context(FLEET, 5, **SEEN))
-    scheduler.duration_share = 0.7
-    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
-    assert (other.sums, other.duration_share) == (scheduler.sums, 0.7)
-
-
-@pytest.mark.parametrize("option", [{"exploration": 1.5}, {"window": 0}, {"penalty": -1.0}, {"variant": "book"}])
-def test_options_that_mean_nothing_are_refused(option: dict[str, float | str]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(option))):
-        oort(**option)

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler, choose_devices
 from tests.scheduling import toy
 from tests.scheduling.delay_shares import share_between
@@ -87,21 +86,6 @@ def test_queues_keep_to_the_shares_and_without_them_slow_devices_starve() -> Non
     assert min(trained["cs_ucb"]) < 0.02
     assert min(trained["cs_ucb_q"]) > 0.23  # φ H D_n / Σ D is 0.25
     assert trained["cs_ucb_q"][0] > 0.6  # the fast ones still train most
-
-
-@pytest.mark.parametrize("option", [{"variant": "ucb1"}, {"queue_weight": 1.5}, {"fairness": -0.1}])
-def test_options_that_mean_nothing_are_refused(option: dict[str, float | str]) -> None:
-    with pytest.raises(ConfigError, match=rf"scheduling.options.{next(iter(option))}"):
-        build_scheduler("ucb", num_devices=4, num_scheduled=2, **option)
-
-
-def test_a_restored_scheduler_goes_on() -> None:
-    scheduler, other = (build_scheduler("ucb", num_devices=4, num_scheduled=2) for _ in range(2))
-    scheduler.observe(toy.record([0, 3], [1.0, 5.0]))
-    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
-    first, second = (choose_devices(s, toy.context(FLEET, 2)).tolist() for s in (scheduler, other))
-    assert first == second == [1, 2]
-    assert other.slowest_s == pytest.approx(5.0)
 
 
 def test_the_share_of_the_variance_between_devices_by_hand() -> None:

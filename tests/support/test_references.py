@@ -235,7 +235,7 @@ def test_a_change_of_the_file_is_refused_with_both_hashes_and_its_absence_is_not
     path.write_text(TEXT + "\n# changed\n")
     message = refusal(references.refuse_change, source)
     assert message.startswith(
-        f"{path} has changed: its text has sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}…"
+        f"{path} has changed: it has sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}…"
     )
     assert source.sha256[:12] in message
     path.unlink()
@@ -280,7 +280,7 @@ def test_a_module_of_an_installed_package_is_imported_and_its_text_hashed(packag
 def test_an_installed_module_with_another_text_is_refused(package):
     pinned = references.pin("hflray_own.mine:Thing")
     (package / "mine.py").write_text("class Thing: pass\n")
-    assert "has changed: its text has sha256" in refusal(references.load, pinned)
+    assert "has changed: it has sha256" in refusal(references.load, pinned)
 
 
 @pytest.mark.parametrize("name", ["hflray_nothing:Thing", "hflray_nothing.parts:Thing"])

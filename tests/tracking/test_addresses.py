@@ -218,7 +218,15 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("uri", SECRETS)
-def test_a_password_in_an_address_is_refused_and_not_shown(tmp_path, monkeypatch, capsys, uri) -> None:
+def test_a_password_in_a_configuration_is_refused_and_not_shown(uri) -> None:
+    for make in (lambda: load_config(None, [f"tracking.uri={uri}"]), lambda: addresses.refuse_secret(uri)):
+        with pytest.raises(ConfigError) as error:
+            make()
+        assert TOKEN not in str(error.value)
+
+
+@pytest.mark.parametrize("uri", SECRETS[:1])
+def test_no_command_takes_a_password_in_an_address_or_shows_it(tmp_path, monkeypatch, capsys, uri) -> None:
     monkeypatch.chdir(tmp_path)
     folder = sweep_at(tmp_path, default_uri(tmp_path))
     (tmp_path / "a.yaml").write_text(f"name: a\ntracking: {{uri: '{uri}'}}\n")
@@ -247,9 +255,6 @@ def test_a_password_in_an_address_is_refused_and_not_shown(tmp_path, monkeypatch
         assert code == 2
         assert TOKEN not in text
         assert says(text, "error: ", "it holds a ", "accepted: "), text
-    with pytest.raises(ConfigError) as error:
-        load_config(None, [f"tracking.uri={uri}"])
-    assert TOKEN not in str(error.value)
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".yaml"]
     assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
 

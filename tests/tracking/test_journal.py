@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from hflray.support import files
-from hflray.tracking import Ending, Journal, Tables, Tracker, default_uri, read_journal
+from hflray.tracking import Ending, Journal, RunTables, Tracker, default_uri, read_journal
 from hflray.tracking.journal import artifacts_of
 from tests.conftest import small_config
 
@@ -29,8 +29,10 @@ def test_a_truncated_line_does_not_corrupt_the_next_one(open_tracker, results) -
         tracker.round("t1", step, {"round/objective": float(step)})
     tracker.finish("t1")
     assert tracker.close()
-    assert tracker.history("t1") == [(step, {"round/objective": float(step)}) for step in (1, 2, 3)]
-    assert tracker.ended("t1") == (True, None)
+    assert [(r.number, r.values) for r in tracker.journal.rounds("t1")] == [
+        (step, {"round/objective": float(step)}) for step in (1, 2, 3)
+    ]
+    assert tracker.journal.ending("t1") == Ending("FINISHED")
     history = MlflowClient(default_uri(results)).get_metric_history(tracker.run_ids()[0], "round/objective")
     assert sorted(m.step for m in history) == [1, 2, 3]
 
@@ -38,13 +40,15 @@ def test_a_truncated_line_does_not_corrupt_the_next_one(open_tracker, results) -
 def test_a_journal_of_an_earlier_version_is_read(open_tracker, results) -> None:
     shutil.copytree(OLD, results / "old")
     tracker = open_tracker("old")
-    assert tracker.history("a") == [
+    assert [(r.number, r.values) for r in tracker.journal.rounds("a")] == [
         (1, {"round/objective": 1.5, "accuracy": 0.25}),
         (2, {"round/objective": 1.25, "accuracy": 0.5, "rounds_to_target": 2.0}),
     ]
-    assert (tracker.ended("a"), tracker.ended("b")) == ((True, None), (True, "it diverged"))
-    assert tracker.end_tags("a") == {"hflray.stopped": "asha after round 2"}
-    tables = Tables.of(tracker.journal.entries("a"))
+    endings = [tracker.journal.ending(name) for name in "ab"]
+    assert [ending.error for ending in endings if ending is not None] == [None, "it diverged"]
+    assert endings[0] is not None
+    assert endings[0].tags == {"hflray.stopped": "asha after round 2"}
+    tables = RunTables.of(tracker.journal.entries("a"))
     assert tables.rounds["edges"].tolist()[0] == [0, 1]
     assert tables.devices is not None
     assert tables.devices["class/1"].tolist() == [0, 1]

@@ -39,7 +39,7 @@ from tests.servers import mlflow_server
 from tests.tracking.diary import until
 
 
-@pytest.mark.parametrize("name", ["q6 50%20done", "a#b", "what?", "100%", "é ü", "a;b=c&d", "%3F", "it's"])
+@pytest.mark.parametrize("name", ["q6 50%20done#é ü", "a;b=c&d %3F it's?"])
 def test_a_results_path_may_have_any_characters(name: str, tmp_path: Path) -> None:
     """The database and the artifacts are inside the folder, nothing is beside it, and MLflow reads both again."""
     results = tmp_path / name
@@ -121,14 +121,23 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage) -> None:
 def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("one")
-    tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"})
+    dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
+    tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"}, dataset=dataset)
     tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0, "edge/0/devices": 2.0})
     tracker.round("t1", 2, {"accuracy": 0.5, "round/delay_s": math.inf})
+    (results / "one" / "kept.txt").write_text("there already")
+    tracker.artifact("t1", "file", "kept.txt")
+    tracker.artifact("t1", "tables")
     tracker.finish("t1")
+    tracker.start("t2", "bad", config, {})
+    tracker.finish("t2", error="round 1: the weights are not finite")
     assert tracker.close()
 
     client = MlflowClient(default_uri(results))
-    run = client.get_run(tracker.run_ids()[0])
+    run, failed = map(client.get_run, tracker.run_ids())
+    assert (failed.info.status, failed.data.tags["hflray.error"]) == ("FAILED", "round 1: the weights are not finite")
+    (used,) = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
     assert run.info.run_name == "a-readable-name"
     assert run.info.status == "FINISHED"
     assert run.data.params["cost.delay_weight"] == "0.5"
@@ -146,7 +155,9 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     assert [m.step for m in client.get_metric_history(run.info.run_id, "round/delay_s")] == [1]
 
     names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert names == {"config.yaml", "environment.json", "rounds.parquet"}  # as of an older hflray
+    assert names == {"config.yaml", "environment.json", "rounds.parquet", "kept.txt"}
+    kept = client.download_artifacts(run.info.run_id, "kept.txt", str(tmp_path))
+    assert Path(kept).read_text() == "there already"
     path = client.download_artifacts(run.info.run_id, "config.yaml", str(tmp_path))
     assert load_config(path) == config
     saved = json.loads(Path(client.download_artifacts(run.info.run_id, "environment.json", str(tmp_path))).read_text())
@@ -182,36 +193,6 @@ def test_each_run_has_its_own_model_and_the_network_is_traced_once(tmp_path, mon
         identities.add((metadata.model_uuid, metadata.utc_time_created))
     assert len(traced) == 1
     assert len(identities) == 2
-
-
-def test_a_failed_run_says_why(open_tracker, results) -> None:
-    tracker = open_tracker("two")
-    tracker.start("t1", "bad", small_config(), {})
-    tracker.finish("t1", error="round 1: the weights are not finite")
-    assert tracker.close()
-    run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
-    assert run.info.status == "FAILED"
-    assert run.data.tags["hflray.error"] == "round 1: the weights are not finite"
-    assert tracker.ended("t1") == (True, "round 1: the weights are not finite")
-
-
-def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, tmp_path) -> None:
-    tracker = open_tracker("inputs")
-    dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
-    tracker.start("t1", "x", small_config(), {}, dataset=dataset)
-    tracker.round("t1", 1, {"accuracy": 0.5})
-    (results / "inputs" / "kept.txt").write_text("there already")
-    tracker.artifact("t1", "file", "kept.txt")
-    tracker.artifact("t1", "tables")
-    tracker.finish("t1")
-    assert tracker.close()
-    run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
-    (used,) = run.inputs.dataset_inputs
-    assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
-    client = MlflowClient(default_uri(results))
-    assert "rounds.parquet" in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    kept = client.download_artifacts(run.info.run_id, "kept.txt", str(tmp_path))
-    assert Path(kept).read_text() == "there already"
 
 
 def test_a_configuration_that_a_kill_has_cut_off_is_written_again(open_tracker, results) -> None:
@@ -266,22 +247,21 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
 
 @pytest.mark.timeout(600)
 def test_a_server_that_is_killed_and_started_again_has_each_round_once(tmp_path, monkeypatch, caplog) -> None:
-    """It is killed at moments of its own while rounds arrive."""
+    """It is killed while rounds arrive."""
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    keys, moment = ("t1", "t2"), random.Random(7)
+    keys = ("t1", "t2")
     with mlflow_server(tmp_path) as server:
         tracker = Tracker(server.uri, "tests", "killed", tmp_path / "killed")
         for key in keys:
             tracker.start(key, key, small_config(), {})
-        for kills in range(3):
-            killer = threading.Timer(moment.uniform(0.05, 1.0), server.stop)
-            killer.start()
-            for step in range(100 * kills + 1, 100 * kills + 101):
-                for key in keys:
-                    tracker.round(key, step, {"round/objective": step / 8, "accuracy": 0.5})
-                time.sleep(0.01)
-            killer.join()
-            server.start()
+        killer = threading.Timer(random.Random(7).uniform(0.05, 1.0), server.stop)
+        killer.start()
+        for step in range(1, 101):
+            for key in keys:
+                tracker.round(key, step, {"round/objective": step / 8, "accuracy": 0.5})
+            time.sleep(0.01)
+        killer.join()
+        server.start()
         tracker.artifact("t1", "tables")
         tracker.finish("t1")
         assert tracker.close()
@@ -296,12 +276,12 @@ def test_a_server_that_is_killed_and_started_again_has_each_round_once(tmp_path,
         for run_id in again.run_ids(keys):
             for name in ("round/objective", "accuracy"):
                 steps = [metric.step for metric in client.get_metric_history(run_id, name)]
-                assert sorted(steps) == list(range(1, 301))
+                assert sorted(steps) == list(range(1, 101))
             assert client.get_run(run_id).info.status == "FINISHED"
             assert "rounds.parquet" in {artifact.path for artifact in client.list_artifacts(run_id)}
 
 
-@pytest.mark.parametrize("name", [IMAGE, "it's", 'a"b', "[bold]x[", "a\nb", "50 %"])
+@pytest.mark.parametrize("name", [IMAGE, "it's 50 %", 'a"b\n[bold]x['])
 def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
     for _ in range(2):
         tracker = Tracker(default_uri(results), "names", name, results / name)
@@ -317,9 +297,7 @@ def test_a_name_that_cannot_be_searched_is_refused(name) -> None:
         module.quoted(name)
 
 
-@pytest.mark.parametrize(
-    "name, network", [("friedman1", "mlp"), ("pydoc_topics", "gru"), ("breast_cancer", "logistic")]
-)
+@pytest.mark.parametrize("name, network", [("friedman1", "mlp"), ("pydoc_topics", "gru")])
 def test_models_of_features_and_tokens_predict_like_the_network(tmp_path, name: str, network: str) -> None:
     """The second model is written with the trace of the first, and has its own weights."""
     dataset = load_dataset(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 import time
@@ -13,7 +14,9 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.tracking import Files, Journal, Run, Tracker, sender
+from hflray.tracking import Files, Journal, Place, Run, Tracker, sender
+from hflray.tracking.csv import CSVSink
+from hflray.tracking.sink import is_bug, opened
 from tests.conftest import says, small_config
 from tests.tracking.diary import Diary, until
 
@@ -27,11 +30,11 @@ def soon(monkeypatch) -> None:
 def opens(tmp_path, diary) -> Callable[..., tuple[Tracker, Diary]]:
     """Return a function that opens a sweep's tracker with a diary, again after a kill."""
 
-    def opened(name: str = "a sweep", **options: object) -> tuple[Tracker, Diary]:
+    def tracker_of(name: str = "a sweep", **options: object) -> tuple[Tracker, Diary]:
         tracker = Tracker("http://127.0.0.1:9", "tests", name, tmp_path / name, sinks=("diary",), **options)  # type: ignore[arg-type]
         return tracker, diary[-1]
 
-    return opened
+    return tracker_of
 
 
 def begin(tracker: Tracker, *keys: str) -> None:
@@ -81,7 +84,8 @@ def test_a_call_that_fails_or_whose_answer_is_lost_repeats_no_round(opens, caplo
     assert 1 <= len(page.of("artifact")) <= sender.ARTIFACT_ATTEMPTS
     assert caplog.text.count("the diary at my desk does not answer; keeping the rounds") == 1
     assert caplog.text.count("the diary at my desk answers again") == 1
-    assert tracker.history("t1") == [(n, {"accuracy": n / 8} | ({"first": 1.0} if n == 1 else {})) for n in (1, 2, 3)]
+    logged = [(number, values) for number, _, values in tracker.journal.rounds("t1")]
+    assert logged == [(n, {"accuracy": n / 8} | ({"first": 1.0} if n == 1 else {})) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("call", CALLS[1:])
@@ -454,17 +458,26 @@ def run_with(folder: Path, sink: str) -> Tracker:
     return tracker
 
 
-@pytest.mark.parametrize(
-    "line, error",
-    [
-        ("run.params['nothing']", "KeyError"), ("undefined", "NameError"), ("len(3)", "TypeError"),
-        ("run.nothing", "AttributeError"), ("1 / 0", "ZeroDivisionError"), ("[][1]", "IndexError"),
-        ("int('x')", "ValueError"), ("float('')", "ValueError"),
-        ("__import__('no_such_module_x')", "ModuleNotFoundError"),
-        ("(_ for _ in ()).throw(AssertionError('no'))", "AssertionError"), ("json.dumps(run)", "TypeError"),
-    ],
+BUGS = (
+    KeyError, NameError, TypeError, AttributeError, ZeroDivisionError, IndexError, ValueError, ModuleNotFoundError,
+    AssertionError, ConfigError,
 )  # fmt: skip
-@pytest.mark.parametrize("method", ["OPEN", "ROUNDS", "END"])
+AWAY = (
+    ConnectionError("x"), TimeoutError("x"), OSError("x"), json.JSONDecodeError("x", "<html>", 0), RuntimeError("x"),
+    UnicodeDecodeError("utf-8", b"x", 0, 1, "x"),
+)  # fmt: skip
+
+
+def test_which_errors_are_bugs_of_a_tracker_of_ones_own(diary, tmp_path) -> None:
+    mine, ours = Diary(Place("", "", "", tmp_path)), CSVSink(Place("", "", "", tmp_path))
+    assert all(is_bug(mine, error("x")) and not is_bug(ours, error("x")) for error in BUGS)
+    assert not any(is_bug(mine, error) for error in AWAY)
+
+
+@pytest.mark.parametrize("method, line, error", [
+    ("OPEN", "run.params['nothing']", "KeyError"), ("ROUNDS", "json.dumps(run)", "TypeError"),
+    ("END", "int('x')", "ValueError"),
+])  # fmt: skip
 def test_a_bug_of_a_tracker_is_named_at_once_and_the_journal_is_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, line: str, error: str
 ) -> None:
@@ -477,26 +490,16 @@ def test_a_bug_of_a_tracker_is_named_at_once_and_the_journal_is_whole(
     assert says(said, "tracking.sinks: own.py:Mine fails (own.py:", error, "correct it", "sync", str(tmp_path))
     assert "\n" not in said
     assert "does not answer" not in caplog.text
-    assert [number for number, _ in tracker.history("t1")] == [1, 2, 3]
+    assert [round.number for round in tracker.journal.rounds("t1")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("returned", ["None", "'1'", "1.5", "[1]", "True", "-2"])
-def test_what_open_returns_wrongly_is_a_bug(tmp_path: Path, caplog: pytest.LogCaptureFixture, returned: str) -> None:
-    tracker = run_with(tmp_path, own_sink(tmp_path, OPEN=returned))
-    assert not tracker.close()
-    assert says(caplog.text, "own.py:Mine", "returned", "accepted: the number of the last round", "method open")
-
-
-@pytest.mark.parametrize("error", ["ConnectionError", "TimeoutError", "OSError", "json.loads", "RuntimeError"])
-def test_a_tracker_that_is_away_is_no_bug(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str) -> None:
-    once = f"self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or (_ for _ in ()).throw({error}('x'))"
-    if error == "json.loads":
-        once = "self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or json.loads('<html>')"
-    tracker = run_with(tmp_path, own_sink(tmp_path, ROUNDS=once))
-    assert tracker.close()
-    assert not tracker.broken
-    assert "does not answer" in caplog.text
-    assert (tmp_path / "got.txt").read_text().split() == ["1", "2", "3"]
+@pytest.mark.parametrize("returned", [None, "1", 1.5, [1], True, -2])
+def test_what_open_returns_wrongly_is_a_bug(diary, tmp_path: Path, returned: object) -> None:
+    sink = Diary(Place("", "", "", tmp_path))
+    sink.open = lambda run: returned  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ConfigError) as error:
+        opened(sink, Run("t1", "t1"))
+    assert says(str(error.value), "Diary", "returned", "accepted: the number of the last round", "method open")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def exact_sums(host: DeviceHost, task: EdgeTask, *models: np.ndarray) -> list[np
     """Train a task on a host, each share from its model; return the exact sum of each share's models."""
     statistics = len(models[0]) - sum(host._sizes)
     shares = (share._replace(frame=replace(share.frame, statistics=statistics)) for share in task.shares)
-    parts, _ = host.train(task._replace(shares=tuple(shares)), [Version(model) for model in models])
+    *parts, _ = host.train(task._replace(shares=tuple(shares)), {}, *map(Version, models))
     return [part.part for part in parts]
 
 

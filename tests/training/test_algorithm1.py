@@ -16,11 +16,11 @@ from hflray.seeding import stream
 from hflray.support.native import compiler
 from hflray.training.exchange import delivered
 from hflray.training.job import LocalJob
-from hflray.training.memory import RESIDUAL
 from hflray.training.method import Method, Spec
 from hflray.training.privacy import Mechanism
+from hflray.training.rules.base import RESIDUAL
 from hflray.training.state import TrainingState
-from hflray.world.faulty import Faulty
+from hflray.world.faults import Faulty
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 
@@ -111,14 +111,14 @@ def test_kernels_agree_with_every_rule_as_with_plain_steps(name: str, kernel: An
         pytest.skip("no C compiler")
     data = make_data(SIZES)
     models = [
-        two_rounds(serial_rounds(job_of(RULES[name], kernel=each), data, 3), start).model for each in ("eager", kernel)
+        two_rounds(serial_rounds(job_of(RULES[name], kernel=used), data, 3), start).model for used in ("eager", kernel)
     ]
     assert np.linalg.norm(models[1] - models[0]) / np.linalg.norm(models[0] - start) < 1e-5
 
 
 def test_the_rules_are_different(start) -> None:
     data = make_data(SIZES)
-    models = {each: two_rounds(serial_rounds(job_of(RULES[each]), data, 3), start).model.tobytes() for each in RULES}
+    models = {name: two_rounds(serial_rounds(job_of(RULES[name]), data, 3), start).model.tobytes() for name in RULES}
     assert len(set(models.values())) == len(RULES)
 
 
@@ -146,26 +146,25 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, nam
 
 
 def test_everything_keeps_what_it_should(start) -> None:
-    rounds = serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3)
-    state = two_rounds(rounds, start)
+    state = two_rounds(serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3), start)
     assert {name for memory in state.memories.values() for name in memory} == {"c", RESIDUAL}
     assert sorted(state.memories) == DEVICES.tolist()
     assert sorted(state.residuals) == [0, 1]
     assert (sorted(state.rule), sorted(state.cloud)) == (["c"], ["m", "v"])
-    again = TrainingState.of_arrays(state.model, state.arrays())
-    assert_same_bits(again, state)
-    third = [rounds.result(3, each, DEVICES, EDGES).state for each in (state, again)]
-    assert_same_bits(*third)
 
 
-def test_a_round_leaves_the_state_before_it_as_it_was(start) -> None:
-    rounds = serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_has_the_bits_of_one_without_a_break_and_a_round_leaves_the_state_before_it(name, start) -> None:
+    rounds = serial_rounds(job_of(METHODS[name]), make_data(SIZES), 3)
     before = two_rounds(rounds, start)
     copy = {name: value.copy() for name, value in before.arrays().items()}
-    first = rounds.result(3, before, DEVICES, EDGES).state
-    for name, value in before.arrays().items():
-        np.testing.assert_array_equal(value, copy[name], err_msg=name)
-    assert_same_bits(rounds.result(3, before, DEVICES, EDGES).state, first)
+    third = rounds.result(3, before, DEVICES, EDGES).state
+    for key, value in before.arrays().items():
+        np.testing.assert_array_equal(value, copy[key], err_msg=key)
+    resumed = TrainingState.of_arrays(before.model, before.arrays())
+    assert_same_bits(resumed, before)
+    again = serial_rounds(job_of(METHODS[name]), make_data(SIZES), 3)
+    assert_same_bits(again.result(3, resumed, DEVICES, EDGES).state, third)
 
 
 def test_a_device_that_does_not_take_part_keeps_its_memory(start) -> None:
@@ -184,7 +183,7 @@ def test_a_compressor_changes_nothing_before_it(start) -> None:
     data = make_data(SIZES)
     whole = Method(**at("device_compressor", "compressor", "top_k", share=1.0))
     given, plain = (
-        serial_rounds(job_of(each), data, 3).train_round(1, start, DEVICES, EDGES) for each in (whole, Method())
+        serial_rounds(job_of(method), data, 3).train_round(1, start, DEVICES, EDGES) for method in (whole, Method())
     )
     np.testing.assert_allclose(given, plain, rtol=1e-5, atol=1e-7)
 

@@ -7,10 +7,9 @@ import pytest
 
 from hflray.experiment import Experiment
 from hflray.models.problem import Problem
-from hflray.training import actor_pool as pool_module
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import SerialHierarchy
-from hflray.training.kernel_choice import fixed_kernel
+from hflray.training.kernels import fixed_kernel
 from tests.conftest import small_config
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -37,7 +36,7 @@ def test_rays_gpus_size_the_pool(ray_session) -> None:
 
 
 def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
-    assert make_backend().settle().kernel == fixed_kernel()
+    assert make_backend().settle().kernel == fixed_kernel(Problem(SHAPE, CLASSES))
     assert make_backend("training.kernel=eager").settle().kernel == "eager"
     elsewhere = make_backend(settled={"kernel": "eager", "threads": 2})
     assert (elsewhere.settle().kernel, elsewhere.settle().threads) == ("eager", 2)
@@ -73,31 +72,6 @@ def test_a_backend_starts_on_first_use_and_again_after_its_end() -> None:
     assert not backend.started
     assert backend.hierarchy(data) is not hierarchy
     assert len(calls) == 2
-
-
-def test_experiments_that_share_actors_have_the_bits_of_experiments_with_actors_of_their_own(
-    ray_session, monkeypatch
-) -> None:
-    """Neither the data, the models nor the settings of one experiment stay in the actors for the next one."""
-    on_ray = ("max_rounds=2", "training.backend=ray", "training.num_actors=2")
-    first = (*on_ray, "scheduling.name=ikc")
-    second = (*first, "seed=1", "training.learning_rate=0.02", "data.partition=iid", "training.local_iteration=step")
-    pools = []
-    monkeypatch.setattr(pool_module, "_resting", [])
-
-    def run(overrides: tuple[str, ...], keep_actors: bool) -> list[tuple[str, float, float]]:
-        with Experiment(small_config(*overrides), cpus=2, keep_actors=keep_actors) as experiment:
-            records = [(record.model_hash, record.accuracy, record.test_loss) for record in experiment]
-            pools.append(experiment.hierarchy.pool)  # type: ignore[attr-defined]
-        return records
-
-    alone = [run(overrides, keep_actors=False) for overrides in (first, second)]
-    assert pools[0] is not pools[1]
-    assert {digest for digest, _, _ in alone[0]}.isdisjoint(digest for digest, _, _ in alone[1])
-    shared = [run(overrides, keep_actors=True) for overrides in (first, second, first)]
-    assert pools[2] is pools[3] is pools[4]
-    assert shared == [*alone, alone[0]]
-    pools[-1].close()
 
 
 def test_passes_are_samples_times_iterations() -> None:

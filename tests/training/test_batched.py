@@ -21,7 +21,7 @@ from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.training import batched
-from hflray.training.group import Group, rounded_up
+from hflray.training.batched import Group, rounded_up
 from hflray.training.local import DeviceHost
 from tests.conftest import says
 from tests.training.rounds import exact_sums, serial_rounds, sums, task_of
@@ -74,9 +74,9 @@ class Small:
     """A memory that holds the training of at most `holds` devices."""
 
     def __init__(self, host: DeviceHost, holds: int) -> None:
-        self._fit, self._holds = host._batched._fit, holds
+        self._fit, self._holds = host._kernel._fit, holds
         self.tried: list[int] = []
-        host._batched._fit = self
+        host._kernel._fit = self
 
     def __call__(self, starts, batches, stepping):
         self.tried.append(len(starts))
@@ -150,8 +150,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def replaying(data, **changes) -> DeviceHost:
     host = DeviceHost(make_job(kernel="batched", learning_rate=0.05, **changes), data)
-    assert host._batched._graph is False  # a CPU does not use graphs by default
-    host._batched._graph = True
+    assert host._kernel._graph is False  # a CPU does not use graphs by default
+    host._kernel._graph = True
     return host
 
 
@@ -175,7 +175,7 @@ def test_only_the_most_recent_shapes_stay_in_memory(graphs, start, monkeypatch) 
     host = replaying(make_data((3,) * 6))
     for count in (1, 2, 1, 3, 1, 2):
         host.train_each(start, range(count))
-        assert len(host._batched._groups) <= 2
+        assert len(host._kernel._groups) <= 2
     assert [shape[0] for shape in graphs] == [1, 2, 3, 2]  # the least recently used shape is dropped
 
 
@@ -184,12 +184,12 @@ def test_a_graph_is_used_where_it_is_faster(graphs, start, monkeypatch, faster) 
     timed = []
     monkeypatch.setattr(batched, "_faster", lambda *runs: (timed.append(len(runs)), faster)[1])
     host = replaying(make_data())
-    host._batched._graph = None
+    host._kernel._graph = None
     expected = DeviceHost(make_job(kernel="batched", learning_rate=0.05), make_data()).train_each(start, (0, 1))
     np.testing.assert_array_equal(host.train_each(start, (0, 1)), expected)
     host.train_each(start, (0, 1, 2))
     assert timed == [2]  # once
-    assert host._batched._graph is faster
+    assert host._kernel._graph is faster
     assert len(graphs) == (2 if faster else 1)
 
 
@@ -236,7 +236,7 @@ def test_a_graph_that_does_not_fit_splits_the_devices(start, monkeypatch, caplog
 def test_memory_of_other_shapes_is_released_before_devices_are_split(graphs, start, caplog) -> None:
     data = make_data((3,) * 6)
     host = replaying(data)
-    trainer, group_counts = host._batched, []
+    trainer, group_counts = host._kernel, []
     group = trainer._group
 
     def full(count: int, width: int) -> Group:
@@ -268,8 +268,8 @@ def test_a_graph_on_a_gpu_gives_the_bits_of_plain_steps(start, precision) -> Non
     for graph in (True, False):
         host = DeviceHost(make_job(kernel="batched", device="cuda", cuda_graph=graph, precision=precision), data)
         models.append(host.train_each(start, range(4)))
-        assert bool(host._batched._graph) is graph
-        assert all((group.replay is not None) is graph for group in host._batched._groups.values())
+        assert bool(host._kernel._graph) is graph
+        assert all((group.replay is not None) is graph for group in host._kernel._groups.values())
     np.testing.assert_array_equal(*models)
 
 
@@ -278,7 +278,7 @@ def test_a_gpu_chooses_between_graph_and_plain_steps(start) -> None:
     needs_gpu()
     host = DeviceHost(make_job(kernel="batched", device="cuda"), make_data(SIZES))
     host.train_each(start, range(4))
-    assert host._batched._graph in (True, False)
+    assert host._kernel._graph in (True, False)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""hflray.training.corrections: a rule of the user's own sees one device at a time, whatever trains it."""
+"""hflray.training.differences: a rule of the user's own sees one device at a time, whatever trains it."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from hflray.errors import HflrayError
 from hflray.models import build, build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import native as support
-from hflray.training.c_code import library
 from hflray.training.fused import FusedKernel, fused_library
+from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable
 from tests.training.test_kernels import reference
 

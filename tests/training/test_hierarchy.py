@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +13,11 @@ import pytest
 import torch
 
 from hflray import registry
-from hflray.aggregation.fixed_point import fraction_bits, mean, weighted
-from hflray.errors import DivergedError, HflrayError, WorkerLostError
-from hflray.models import HflCnn, build, build_model, init_vector, initial_vector, num_statistics
+from hflray.aggregation.fixed_point import fraction_bits, mean
+from hflray.errors import DivergedError, WorkerLostError
+from hflray.models import HflCnn, build_model, init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
-from hflray.support.native import compiler
-from hflray.training import session
-from hflray.training.hierarchy import start_ray
 from hflray.training.local import DeviceHost
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds, sums
 from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
@@ -131,7 +123,9 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, act
     try:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
         begin = serial.setting.start(start)
-        ours, theirs = (each.result(1, begin, DEVICES, EDGES, COUNTS, wants_losses=True) for each in (pool, serial))
+        ours, theirs = (
+            backend.result(1, begin, DEVICES, EDGES, COUNTS, wants_losses=True) for backend in (pool, serial)
+        )
         np.testing.assert_array_equal(ours.state.model, theirs.state.model)
         assert ours.losses == theirs.losses
         assert sorted(ours.losses) == sorted(DEVICES)
@@ -140,6 +134,18 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, act
         np.testing.assert_array_equal(nobody, start)
         assert pool.evaluate(expected) == serial.evaluate(expected)
         np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("spec", [ModelSpec.of("resnet8", {"norm": "batch"}), ModelSpec.of("mlp", {"dropout": 0.5})])
+def test_actors_train_statistics_and_dropout_with_the_bits_of_the_serial_backend(ray_session, spec: ModelSpec) -> None:
+    data, job = colour_data(SIZES), network_job(spec)
+    start = initial_vector(job.problem, 1)
+    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
+    pool = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    try:
+        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
     finally:
         pool.close()
 
@@ -189,15 +195,6 @@ def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> Non
         pool.close()
 
 
-def test_an_exception_inside_an_actor_names_round_edge_iteration_and_device(ray_session, start) -> None:
-    pool = actor_rounds(make_job(), make_data((4, 0, 3)), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
-        with pytest.raises(HflrayError, match=r"^round 7, edge iteration 0, device 1: .*no samples"):
-            pool.train_round(7, start, np.arange(3), np.arange(3))
-    finally:
-        pool.close()
-
-
 def test_an_evaluation_with_new_actors_has_the_same_outputs_in_the_order_of_the_test_set(ray_session, start) -> None:
     import ray
 
@@ -214,35 +211,6 @@ def test_an_evaluation_with_new_actors_has_the_same_outputs_in_the_order_of_the_
         np.testing.assert_array_equal(np.concatenate(again.outputs), outputs)  # in the order of the test set
     finally:
         pool.close()
-
-
-def test_the_exact_sum_is_what_the_edges_hand_over(start) -> None:
-    bits = fraction_bits(12)
-    parts = [weighted(start, 5, bits), weighted(start, 7, bits)]
-    np.testing.assert_array_equal(mean(parts[0] + parts[1], 12, bits), start)
-
-
-@pytest.mark.slow  # the ordinary tests compare the kernel that `auto` chooses (tests/experiment/test_experiment.py)
-@pytest.mark.parametrize("kernel", ["channels_last", "fused"])
-def test_three_rounds_have_the_same_hashes_at_any_number_of_actors(ray_session, start, kernel) -> None:
-    if kernel == "fused" and compiler() is None:
-        pytest.skip("no C compiler")
-    data, job = make_data(SIZES), make_job(kernel=kernel)
-
-    def hashes(backend) -> list[str]:
-        model, digests = start, []
-        try:
-            for index in (1, 2, 3):
-                model = backend.train_round(index, model, DEVICES, EDGES)
-                digests.append(hashlib.sha256(model.tobytes()).hexdigest())
-        finally:
-            backend.close()
-        return digests
-
-    expected = hashes(serial_rounds(job, data, 2))
-    assert len(set(expected)) == 3
-    for actors in (1, 2, 3):
-        assert hashes(actor_rounds(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5)) == expected
 
 
 class Counting:
@@ -332,48 +300,6 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start, monkeypatch) ->
         pool.close()
 
 
-def test_ray_is_started_with_two_heaps_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow test below checks the setting in one of Ray's processes."""
-    import ray
-
-    calls = []
-
-    def init(**options: object) -> SimpleNamespace:
-        calls.append((os.environ["MALLOC_ARENA_MAX"], options))
-        return SimpleNamespace(address_info={"session_dir": "/no/such/folder"})
-
-    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    monkeypatch.setattr(session, "own", lambda *_: None)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
-    assert start_ray(3) == 3
-    ((heaps, options),) = calls
-    assert heaps == "2"
-    assert (options["address"], options["num_cpus"]) == ("local", 3)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # the user's setting stays
-    start_ray(3)
-    assert calls[1][0] == "7"
-
-
-@pytest.mark.slow
-def test_processes_started_here_share_two_heaps() -> None:
-    """Otherwise a process keeps a heap for each trial that it serves: 50 MB more per trial of Fashion-MNIST."""
-    code = (
-        "import os, ray\n"
-        "from hflray.training.hierarchy import start_ray\n"
-        "start_ray(1)\n"
-        "print(ray.get(ray.remote(lambda: os.environ.get('MALLOC_ARENA_MAX')).remote()))\n"
-    )
-    env = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "RAY_ADDRESS")}
-    env["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="h", dir="/tmp")  # the path of a socket must be short
-    try:
-        run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    finally:
-        shutil.rmtree(env["RAY_TMPDIR"], ignore_errors=True)
-    assert run.stdout.split()[-1] == "2"
-
-
 def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, start) -> None:
     from hflray.training import actor_pool as pools
 
@@ -413,38 +339,6 @@ def test_a_lost_actor_that_was_to_rest_is_replaced(ray_session, start) -> None:
     expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
     np.testing.assert_array_equal(made[1].train_round(1, start, DEVICES, EDGES), expected)
     made[1].pool.close()
-
-
-@pytest.mark.parametrize("spec", [ModelSpec.of("resnet8", {"norm": "batch"}), ModelSpec.of("mlp", {"dropout": 0.5})])
-def test_statistics_and_dropout_give_the_same_bits_on_any_number_of_hosts(spec: ModelSpec) -> None:
-    """The sums of two hosts with a share of the devices each are those of one host."""
-    data = colour_data(SIZES)
-    job = network_job(spec)
-    start, statistics = initial_vector(job.problem, 1), num_statistics(build(job.problem))
-    one, bits = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES), fraction_bits(23)
-    models = {0: start, 2: start}
-    for q in range(2):
-        totals = {0: [], 2: []}
-        for share in (DEVICES[:2], DEVICES[2:]):
-            host = DeviceHost(job, data)
-            for edge in (0, 2):
-                members = tuple(int(d) for d in share if EDGES[list(DEVICES).index(d)] == edge)
-                totals[edge] += sums(host, 1, q, bits, (members,), models[edge])
-        size = {edge: sum(SIZES[d] for d, e in zip(DEVICES, EDGES, strict=True) if e == edge) for edge in totals}
-        models = {edge: mean(np.sum(parts, axis=0), size[edge], bits, statistics) for edge, parts in totals.items()}
-    total = np.sum([np.sum(parts, axis=0) for parts in totals.values()], axis=0)
-    np.testing.assert_array_equal(mean(total, sum(size.values()), bits, statistics), one)
-
-
-def test_actors_average_statistics_to_the_bits_of_the_serial_backend(ray_session) -> None:
-    data, job = colour_data(SIZES), network_job(ModelSpec.of("resnet8", {"norm": "batch"}))
-    start = initial_vector(job.problem, 1)
-    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
-    hierarchy = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
-        np.testing.assert_array_equal(hierarchy.train_round(1, start, DEVICES, EDGES), expected)
-    finally:
-        hierarchy.close()
 
 
 def test_actors_evaluate_the_validation_part_with_the_bits_of_the_serial_backend(ray_session, start) -> None:

@@ -9,7 +9,7 @@ import torch
 from hflray.models import build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import Problem
 from hflray.support.native import compiler
-from hflray.training.c_code import library
+from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel
 
 KERNELS = ["eager", "channels_last", "fused"]

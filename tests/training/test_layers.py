@@ -13,7 +13,7 @@ from hflray.errors import HflrayError
 from hflray.models import build, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.native import compiler
-from hflray.training.c_code import library
+from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable
 from hflray.training.layers import replace_layers, replaceable
 

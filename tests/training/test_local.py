@@ -17,9 +17,8 @@ from hflray.registry import register
 from hflray.seeding import stream
 from hflray.support import references
 from hflray.support.native import compiler
-from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, batches_of
 from hflray.training.local import DeviceHost
-from hflray.training.steps import batches_of
 from tests.training.rounds import sums
 
 SHAPE = (1, 16, 16)
@@ -64,15 +63,21 @@ def reference_sgd(vector: np.ndarray, data: DeviceData, device: int, batches, ra
     return to_vector(model)
 
 
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "fused", "batched"])
 @pytest.mark.parametrize("kind", ["epoch", "full_batch", "step"])
-def test_a_device_is_trained_by_equation_1(kind, start) -> None:
-    data, job = make_data(), make_job(local_iteration=kind)
-    batches = list(batches_of(7, job, stream(1, "batches", 4, 2, 0)))
-    expected = reference_sgd(start, data, 0, batches, job.learning_rate)
-    bits = fraction_bits(7)
-    (total,) = sums(DeviceHost(job, data), 4, 2, bits, ((0,),), start)
-    assert not np.allclose(expected, start, atol=1e-4)
-    np.testing.assert_allclose(mean(total, 7, bits), expected, rtol=1e-5, atol=1e-6)
+def test_a_device_is_trained_by_equation_1(kind, kernel, start) -> None:
+    """Also one of a single sample, one of fewer samples than a batch, and one whose last batch has one sample."""
+    if kernel == "fused" and compiler() is None:
+        pytest.skip("no C compiler")
+    sizes = (7, 1, 3, 5)
+    data, job = make_data(sizes), make_job(local_iteration=kind, kernel=kernel)
+    host = DeviceHost(job, data)
+    for device, size in enumerate(sizes):
+        batches = list(batches_of(size, job, stream(1, "batches", 4, 2, device)))
+        expected = reference_sgd(start, data, device, batches, job.learning_rate)
+        (total,) = sums(host, 4, 2, fraction_bits(size), ((device,),), start)
+        assert not np.allclose(expected, start, atol=1e-4)
+        np.testing.assert_allclose(mean(total, size, fraction_bits(size)), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_batches_of_each_kind_of_local_iteration() -> None:
@@ -133,12 +138,6 @@ def test_divergence_names_round_edge_iteration_and_device(start) -> None:
         sums(host, 3, 1, fraction_bits(3), ((2,),), start)
 
 
-def test_an_empty_device_is_refused_by_name(start) -> None:
-    host = DeviceHost(make_job(), make_data(sizes=(4, 0)))
-    with pytest.raises(HflrayError, match=r"round 1, edge iteration 0, device 1: .*no samples"):
-        sums(host, 1, 0, fraction_bits(4), ((1,),), start)
-
-
 def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -147,19 +146,6 @@ def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("kernel", ["eager", "channels_last", "fused", "batched"])
-def test_awkward_devices_are_trained(kernel, start) -> None:
-    """The devices have one sample, fewer samples than a batch, and a last batch of one sample."""
-    if kernel == "fused" and compiler() is None:
-        pytest.skip("no C compiler")
-    data, job = make_data(sizes=(1, 3, 5)), make_job(kernel=kernel)
-    for device in (0, 1, 2):
-        batches = list(batches_of((1, 3, 5)[device], job, stream(1, "batches", 0, 0, device)))
-        expected = reference_sgd(start, data, device, batches, job.learning_rate)
-        (model,) = DeviceHost(job, data).train_each(start, [device])
-        np.testing.assert_allclose(model, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", ["eager", "channels_last", "fused", "batched"])
@@ -180,7 +166,7 @@ def test_an_error_in_training_names_its_place(kernel, bad, start) -> None:
 @pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
 def test_a_model_whose_forward_fails_names_its_place(kernel, error, start, monkeypatch) -> None:
     host = DeviceHost(make_job(kernel=kernel), make_data())
-    module = (host._batched or host._kernel)._module
+    module = host._kernel._module
 
     def forward(images: torch.Tensor) -> torch.Tensor:
         raise error("no such layer")

@@ -11,9 +11,10 @@ import pytest
 from hflray import registry
 from hflray.compression import Compressor
 from hflray.errors import ConfigError
-from hflray.training.method import Method, Spec
+from hflray.training.method import Method, RateDecay, Spec
 from hflray.training.privacy import Mechanism
 from hflray.training.rules.fednova import effective_steps
+from tests.conftest import says
 
 SIZES, STATISTICS = (60, 40), 5
 WHOLE = 32.0 * 105
@@ -55,6 +56,8 @@ def test_vectors_of_a_rule_travel_whole(rule: str, vectors: tuple[int, int]) -> 
     method = Method(rule=Spec("local_rule", rule), uniform=True, edge_compressor=compressor("sign"))
     assert method.device_bits(SIZES, STATISTICS) == WHOLE + 3200 * vectors[0]
     assert method.edge_bits(SIZES, STATISTICS) == 164 + 3200 * vectors[1] + 32 * STATISTICS
+    in_five = method.device_bits(SIZES, STATISTICS, edge_iterations=5)  # SCAFFOLD sends its vector once a round
+    assert in_five == WHOLE + (3200 / 5 if rule == "scaffold" else 0)
 
 
 def test_a_compressor_that_sends_more_than_the_model_is_refused() -> None:
@@ -83,57 +86,81 @@ def test_a_part_that_is_no_compressor_is_refused(monkeypatch) -> None:
         Method(device_compressor=compressor("other")).parts()
 
 
-PRIVATE = Mechanism(1.0, 2.0)
+PRIVATE = {"uniform": True, "privacy": Mechanism(1.0, 2.0)}
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"uniform": False}, r"aggregation\.weights: got samples with privacy\.clip = 1.*: uniform; set it"),
-        (
-            {"edge": Spec("aggregator", "median")},
-            r"aggregation\.edge\.name: got median with privacy.*: mean; remove it",
-        ),
-        (
-            {"rule": Spec("local_rule", "scaffold")},
-            r"training\.rule\.name: got scaffold with privacy.*take one of them",
-        ),
-        ({"rule": Spec("local_rule", "feddyn")}, r"training\.rule\.name: got feddyn with privacy.*take one of them"),
-    ],
-)
-def test_privacy_refuses_what_would_enter_a_sum_beside_one_clipped_update(changes: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Method(**{"uniform": True, "privacy": PRIVATE, **changes}).parts()
+def rule(name: str, **options: Any) -> dict[str, Spec]:
+    return {"rule": Spec("local_rule", name, json.dumps(options))}
+
+
+def aggregator(place: str, name: str, **options: Any) -> dict[str, Spec]:
+    return {place: Spec("aggregator", name, json.dumps(options))}
+
+
+REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({**PRIVATE, "uniform": False}, ("aggregation.weights: got samples", "privacy.clip = 1", "uniform")),
+    (PRIVATE | aggregator("edge", "median"), ("aggregation.edge.name: got median", "privacy.clip = 1", "mean")),
+    (PRIVATE | rule("scaffold"), ("training.rule.name: got scaffold", "privacy.clip = 1", "fedprox")),
+    (PRIVATE | rule("feddyn"), ("training.rule.name: got feddyn", "privacy.clip = 1", "fedprox")),
+    (
+        {"hides": True} | aggregator("edge", "krum", f=1),
+        ("aggregation.edge.name: got krum", "cost.secure_aggregation.shares", "mean"),
+    ),
+    (rule("feddyn"), ("training.rule.name", "feddyn", "aggregation.weights = uniform")),
+    (
+        {"uniform": True} | rule("feddyn") | aggregator("cloud", "fedadam"),
+        ("aggregation.cloud.name: got fedadam", "feddyn", "mean"),
+    ),
+    (
+        {"uniform": True, "device_compressor": compressor("sign")} | rule("feddyn"),
+        ("compression.device.name: got sign", "feddyn", "whole models", "none"),
+    ),
+    *(
+        ({"decay": RateDecay(0.5, every)} | rule("fednova"), ("learning_rate_decay.every", every, "fednova", "round"))
+        for every in ("step", "iteration")
+    ),
+    ({"momentum": 0.3} | rule("of your own"), ("training.momentum: got 0.3", "a function of your own", "the default")),
+    (rule("of your own", foo=1), ("training.rule.name", "of your own cannot be called with", "'foo'")),
+]
+
+
+@pytest.mark.parametrize("changes, facts", REFUSED)
+def test_what_does_not_go_together_is_refused_in_one_line(monkeypatch, changes, facts: tuple[str, ...]) -> None:
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "of your own"), lambda module, batches, loss, rate, rng: None)
+    with pytest.raises(ConfigError) as error:
+        Method(**changes).parts()
+    assert says(str(error.value), *facts)
+    assert "\n" not in str(error.value)
+
+
+DECAYS = ((0.5, "round"), (1.0, "step"))
+
+
+def test_fednova_goes_with_a_rate_that_falls_after_rounds() -> None:
+    assert all(
+        Method(**rule("fednova"), decay=RateDecay(*decay)).parts().scales for decay in ((0.5, "round"), (1.0, "step"))
+    )
 
 
 def test_privacy_refuses_statistics_that_would_be_sent_without_noise() -> None:
-    method = Method(uniform=True, privacy=PRIVATE)
+    method = Method(**PRIVATE)
     with pytest.raises(ConfigError, match=r"training\.buffers: got average with privacy.* the 5 statistics .*: local"):
         method.device_bits(SIZES, STATISTICS)
     assert method.device_bits(SIZES, 0) == 3200
 
 
-@pytest.mark.parametrize("rule", ["sgd", "fedprox", "fednova", "mtgc"])
+@pytest.mark.parametrize("rule_name", ["sgd", "fedprox", "fednova", "mtgc"])
 @pytest.mark.parametrize("name", ["none", "qsgd", "top_k", "sign"])
-def test_privacy_goes_with_what_acts_before_the_clipping_or_after_the_noise(rule: str, name: str) -> None:
+def test_privacy_goes_with_what_acts_before_the_clipping_or_after_the_noise(rule_name: str, name: str) -> None:
     method = Method(
-        rule=Spec("local_rule", rule),
+        rule=Spec("local_rule", rule_name),
         momentum=0.5,
-        uniform=True,
         device_compressor=compressor(name),
         edge_compressor=compressor(name),
-        cloud=Spec("aggregator", "fedadam") if rule == "sgd" else Spec("aggregator", "mean"),
-        privacy=PRIVATE,
+        cloud=Spec("aggregator", "fedadam") if rule_name == "sgd" else Spec("aggregator", "mean"),
+        **PRIVATE,
     )
     assert method.parts().edge.linear
-
-
-def test_an_edge_that_learns_a_sum_alone_cannot_look_at_models() -> None:
-    with pytest.raises(
-        ConfigError, match=r"aggregation\.edge\.name: got krum with cost\.secure_aggregation\.shares, wh"
-    ):
-        Method(edge=Spec("aggregator", "krum", '{"f": 1}'), hides=True).parts()
-    assert Method(hides=True).parts().edge.linear
 
 
 def test_the_rate_of_a_constant_gradient_by_hand() -> None:

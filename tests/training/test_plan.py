@@ -10,13 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.clock.synchronous import Turn, turns
+from hflray.clock.synchronous import EdgeTurn, turns
 from hflray.config import load_config
-from hflray.training.plan import PoolSize, balance, plan_round, pool_size
+from hflray.cost import Schedule
+from hflray.training.method import Method
+from hflray.training.plan import PoolSize, RoundPlan, balance, pool_size
+from hflray.training.state import RoundTask, TrainingSetting
 
 SIZES = (9, 7, 5, 4, 3, 2)
 DEVICES = np.array([0, 1, 2, 4, 5])
 EDGES = np.array([2, 0, 2, 0, 2])  # edge 1 stays empty
+
+
+def plan_of(samples, devices, edges, hosts: int, participates) -> RoundPlan:
+    samples = np.array(samples)
+    setting = TrainingSetting(Method(), 0, samples, 4, np.ones_like(samples), 0.1, (1,))
+    return RoundPlan(setting, RoundTask(1, Schedule(devices, edges), participates), hosts)
 
 
 @settings(deadline=None)
@@ -35,7 +44,7 @@ def test_balance_by_hand() -> None:
 
 
 def test_a_plan_holds_each_device_once_at_its_edge() -> None:
-    plan = plan_round(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
+    plan = plan_of(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
     assert len(plan.iterations) == 3
     for iteration in plan.iterations:
         shares = iteration.shares
@@ -47,8 +56,8 @@ def test_a_plan_holds_each_device_once_at_its_edge() -> None:
 
 def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
     counts = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]], dtype=bool)
-    plan = plan_round(np.array(SIZES), DEVICES, EDGES, 2, counts)
-    whole = plan_round(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
+    plan = plan_of(np.array(SIZES), DEVICES, EDGES, 2, counts)
+    whole = plan_of(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
     assert plan.fraction_bits == whole.fraction_bits
     assert plan.iterations[0] == whole.iterations[0]
     assert plan.iterations[1].edge_weights == {0: 7, 2: 5 + 2}
@@ -56,14 +65,14 @@ def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
         for edge, devices in share.items():
             assert set(devices) <= set(all_of_it[edge])  # a device stays with its host
     assert plan.iterations[2].edge_weights == {}
-    assert turns(EDGES, counts) == [Turn(0, 1), Turn(2, 1)]
+    assert turns(EDGES, counts) == [EdgeTurn(0, 1), EdgeTurn(2, 1)]
 
 
 def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
     samples = np.full(200, 5)
     for scheduled in (20, 200):
         devices = np.arange(scheduled)
-        plan = plan_round(samples, devices, devices % 4, 3, np.ones((1, scheduled), dtype=bool))
+        plan = plan_of(samples, devices, devices % 4, 3, np.ones((1, scheduled), dtype=bool))
         assert sum(len(share) for share in plan.iterations[0].shares) == 3 * 4
 
 
@@ -115,7 +124,7 @@ def test_an_actor_gets_its_cpus_rounded_down_to_rays_resolution() -> None:
 
 
 def test_a_host_without_devices_has_an_empty_share() -> None:
-    (iteration,) = plan_round(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).iterations
+    (iteration,) = plan_of(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).iterations
     assert sorted(iteration.shares, key=len) == [{}, {}, {2: (1,)}]
     assert iteration.edge_weights == {2: 6}
     with pytest.raises(FrozenInstanceError):

@@ -14,7 +14,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from hflray.experiment import Experiment
-from hflray.training.samples import Samples
+from hflray.training.job import Samples
 from tests.conftest import small_config
 
 N, M, Q, L, ROUNDS, RATE, ALPHA, MU = 15, 5, 20, 5, 3, 0.02, 0.01, 0.5

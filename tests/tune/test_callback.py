@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from hflray.sweep import expand, load_sweep
+from hflray.sweep.compare import Outcome
 from hflray.sweep.preflight import CheckedTrials
 from hflray.tracking import Tracker
 from hflray.tune import callback as module
@@ -162,3 +165,44 @@ def test_a_journal_that_cannot_be_written_ends_the_sweep(told, monkeypatch) -> N
     with pytest.raises(OSError, match="No space"):
         callback.on_trial_result(0, [trial], trial=trial, result=RESULT)
     assert "No space left on device" in str(callback.failure)
+
+
+def test_tune_keeps_little_of_an_ended_trial() -> None:
+    """A trial of thousands leaves a few bytes in the driver and in the states that Tune saves."""
+    data = _TrainingRunMetadata()
+    values = {f"edge/{m}/delay_s": 1.5 for m in range(60)}
+    data.last_result = {"trial_id": "a", "round": 2, "done": True, "metrics": values}
+    for name, value in values.items():
+        data.update_metric(f"metrics/{name}", value)
+    trial = SimpleNamespace(run_metadata=data, invalidate_json_state=lambda: None)
+    before = len(data.get_json_state())
+    module.slim(trial)
+    assert len(data.get_json_state()) < before / 10
+
+
+@pytest.mark.parametrize(
+    "last, values, reason",
+    [
+        (None, {}, None),
+        (3, {"accuracy": 0.9}, None),  # its last round
+        (2, {"accuracy": 0.9, "rounds_to_target": 2.0}, None),
+        (2, {"accuracy": 0.9}, "accuracy reached 0.8 in round 2"),
+        (2, {"accuracy": 0.1, "validation_accuracy": 0.9}, "validation_accuracy reached 0.8 in round 2"),
+        (2, {"accuracy": 0.1}, "asha after round 2"),
+    ],
+)
+def test_why_a_trial_ended_early(last, values, reason) -> None:
+    file = load_sweep(None, ["max_rounds=3", "tune.stop={accuracy: 0.8}", "tune.early_stopping={metric: accuracy}"])
+    (trial, *_) = expand(file)
+    assert module.stopped_by(file, trial, Outcome(trial.name, round=last, values=values)) == reason
+
+
+def test_what_a_member_of_a_population_changed_is_a_tag_of_its_run(told) -> None:
+    callback, _, trial = told
+    change = {"after_round": 1, "changed": {"training.batch_size": [8, 16]}, "from": "b"}
+    callback.on_trial_result(0, [trial], trial=trial, result=RESULT | {"changes": [change]})
+    callback.on_trial_complete(0, [trial], trial=trial)
+    (outcome,) = callback.outcomes.values()
+    ending = callback._tracker.journal.ending(outcome.name)
+    assert ending is not None
+    assert json.loads(ending.tags[module.CHANGES]) == [change]

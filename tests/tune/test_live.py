@@ -146,18 +146,8 @@ def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypat
     assert recorder.select(live_metrics.SAMPLES) == {}  # Ray refuses an increment of 0
 
 
-def test_nothing_is_exported_without_ray(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.ray, "is_initialized", lambda: False)
-    experiment = Experiment(small_config("max_rounds=1", "training.backend=ray"))
-    watched = live.LiveTrial("s", "t", experiment)
-    assert not experiment.backend.started  # no actors were started for the export
-    watched.round(Experiment(small_config("max_rounds=1")).run_round())
-    assert recorder.values == {}
-
-
-@pytest.mark.parametrize("iteration", ["epoch", "step", "full_batch"])
-def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder, iteration: str) -> None:
-    experiment = Experiment(small_config(f"training.local_iteration={iteration}", "training.local_iterations=3"))
+def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder) -> None:
+    experiment = Experiment(small_config("training.local_iteration=step", "training.local_iterations=3"))
     record = experiment.run_round()
     worker = DeviceWorker(experiment.job(), experiment.scenario.device_data())
     worker.watch({"sweep": "s", "trial": "t", "actor": "4"})
@@ -213,18 +203,6 @@ def test_a_sweep_is_discoverable_while_it_runs(tmp_path, monkeypatch: pytest.Mon
         assert path.name == f"prom_hflray_{os.getpid()}.json"
         assert json.loads(path.read_text()) == [{"labels": {"job": "ray"}, "targets": ["10.0.0.1:4321"]}]
     assert list(tmp_path.iterdir()) == [running]
-
-
-def test_the_file_is_removed_when_the_sweep_fails(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.ray, "nodes", lambda: [node(tmp_path)])
-
-    def fail() -> None:
-        assert len(list(tmp_path.iterdir())) == 1
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        live.discoverable()(fail)()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_file_is_written_for_a_cluster_or_another_machine(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

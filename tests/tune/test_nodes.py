@@ -8,13 +8,13 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.tune import nodes
-from hflray.tune.nodes import check_gpus, check_nodes, check_resources, cpus_to_come
+from tests.conftest import says
 
 AWS = """
 head_node_type: head
 available_node_types:
   head: {resources: {CPU: 0}, max_workers: 0}
-  worker: {resources: {CPU: 16}, max_workers: 4}
+  worker: {resources: {CPU: 16, GPU: 2}, max_workers: 4}
 """
 LOCAL = """
 head_node_type: local.cluster.node
@@ -25,56 +25,49 @@ available_node_types:
 
 
 @pytest.mark.parametrize(
-    "text, live, cpus",
-    [(AWS, 1, 64), (LOCAL, 2, math.inf), (LOCAL, 3, 0), ("a: [", 1, 0), ("a: 1", 1, 0), (None, 1, 0)],
-)
-def test_cpus_to_come_follow_from_the_cluster_file(tmp_path, text, live, cpus) -> None:
+    "text, live, cpus, gpus",
+    [
+        (AWS, 1, 64, 8), (AWS.replace(", GPU: 2", ""), 1, 64, 0), (LOCAL, 2, math.inf, math.inf), (LOCAL, 3, 0, 0),
+        ("a: [", 1, 0, 0), ("a: 1", 1, 0, 0), (None, 1, 0, 0),
+    ],
+)  # fmt: skip
+def test_what_is_to_come_follows_from_the_cluster_file(tmp_path, text, live, cpus, gpus) -> None:
     path = tmp_path / "bootstrap.yaml"
     if text is not None:
         path.write_text(text)
-    assert cpus_to_come(path, live) == cpus
+    assert (nodes.to_come(path, live, "CPU"), nodes.to_come(path, live, "GPU")) == (cpus, gpus)
 
 
-def test_a_trial_must_fit_into_the_machines_that_may_come(ray_session, tmp_path, monkeypatch) -> None:
-    (tmp_path / "bootstrap.yaml").write_text(AWS)
+@pytest.mark.parametrize(
+    "text, resource, there, most, facts",
+    [
+        (AWS, "CPU", 1, 64, ("needs 65 CPUs", "Ray has 1 and may have 64", "accepted: up to 64", "lower it")),
+        ("", "GPU", 1, 1, ("needs 2 GPUs", "Ray has 1;", "accepted: up to 1", "lower it")),
+        (AWS, "GPU", 0, 8, ("needs 9 GPUs", "Ray has 0 and may have 8", "accepted: up to 8")),
+        ("", "GPU", 0, 0, ("needs 1 GPUs", "Ray has 0;", "set training.device to cpu")),
+    ],
+)
+def test_a_trial_must_fit_into_the_machines_that_may_come(
+    ray_session, tmp_path, monkeypatch, text, resource, there, most, facts
+) -> None:
+    (tmp_path / "bootstrap.yaml").write_text(text)
     monkeypatch.setattr(nodes, "BOOTSTRAP", tmp_path / "bootstrap.yaml")
-    check_resources(64, 1)
-    with pytest.raises(ConfigError, match=r"needs 65 CPUs, Ray has 1 and may have 64 .*accepted: 1 to 64"):
-        check_resources(65, 1)
+    nodes.check_resources("tune.x", resource, most, there)
+    with pytest.raises(ConfigError) as error:
+        nodes.check_resources("tune.x", resource, most + 1, there)
+    assert says(str(error.value), "tune.x: a trial", *facts)
 
 
-def test_gpus_that_may_come_count_too(ray_session, tmp_path, monkeypatch) -> None:
-    """A cluster file may list the GPUs of its machines. If it does not, a machine that joins may have some."""
-    path = tmp_path / "bootstrap.yaml"
-    monkeypatch.setattr(nodes, "BOOTSTRAP", path)
-    check_gpus(1, 1)
-    with pytest.raises(ConfigError, match=r"gpus_per_trial: a trial needs 2 GPUs, Ray has 1; accepted: up to 1"):
-        check_gpus(2, 1)
-    path.write_text(AWS.replace("CPU: 16", "CPU: 16, GPU: 2"))
-    check_gpus(8, 0)
-    with pytest.raises(ConfigError, match=r"Ray has 0 and may have 8 with all machines started; accepted: up to 8"):
-        check_gpus(9, 0)
-    path.write_text(LOCAL)
-    check_gpus(1, 0)  # a machine with a GPU may join, and the sweep waits for it
-
-
-def test_a_single_node_is_not_queried(ray_session, tmp_path, monkeypatch) -> None:
+def test_a_single_node_is_not_queried_and_answers_with_its_release(ray_session, tmp_path, monkeypatch) -> None:
+    (node,) = nodes.live_nodes()
+    assert nodes._query([node], None) == [{"release": nodes.release(), "sees": False}]
     monkeypatch.setattr(nodes, "_query", lambda *_: pytest.fail("queried"))
-    check_nodes(tmp_path / "results")
+    nodes.check_nodes(tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 
-def test_a_node_answers_with_its_release(ray_session) -> None:
-    (node,) = nodes.live_nodes()
-    (answer,) = nodes._query([node], None)
-    assert answer == {"release": nodes.release(), "sees": False}
-
-
 def test_a_missing_cluster_gives_one_line(capsys, monkeypatch) -> None:
-    from hflray.training import hierarchy
-
     monkeypatch.setattr(nodes, "start_ray", lambda: (_ for _ in ()).throw(ConfigError("RAY_ADDRESS: no")))
     monkeypatch.setenv("RAY_ADDRESS", "")
     assert nodes.main([]) == 2
     assert capsys.readouterr().err == "error: RAY_ADDRESS: no\n"
-    assert hierarchy.start_ray is not nodes.start_ray

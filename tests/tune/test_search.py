@@ -12,13 +12,12 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
-from hflray.errors import ConfigError
 from hflray.sweep import SweepFile, load_sweep, make_trial
 from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
-from hflray.tune.search import RESULT, WORST, Drawn, Halving, Search, drawn, figure, worst
+from hflray.tune.search import RESULT, WORST, Halving, TrialSearch, drawn, figure, worst
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
 
@@ -59,8 +58,8 @@ def journal(tmp_path) -> Journal:
     return Journal(tmp_path)
 
 
-def start(file: SweepFile, journal: Journal) -> Search:
-    return Search(file, drawn(journal, file), Lines(journal))
+def start(file: SweepFile, journal: Journal) -> TrialSearch:
+    return TrialSearch(file, drawn(journal, file), Lines(journal))
 
 
 def ask(searcher: Searcher, trial_id: str) -> dict[str, Any]:
@@ -164,14 +163,8 @@ def test_trials_of_an_older_hflray_are_known_by_their_settings(journal) -> None:
     assert ask(searcher, "b")[NAME].endswith("-00002")
 
 
-def test_without_optuna_the_message_says_how_to_install_it(journal, monkeypatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray.tune.search.optuna", None)
-    with pytest.raises(ConfigError, match=r"tune.search: optuna is not installed; pip install 'hflray\[search\]'"):
-        start(sweep(), journal)
-
-
 def test_tune_pickles_nothing_of_a_search_or_of_halving(journal) -> None:
-    searcher = Search(sweep(), [], lambda name, entry: None)
+    searcher = TrialSearch(sweep(), [], lambda name, entry: None)
     assert pickle.loads(pickle.dumps(searcher)) == ""
     assert pickle.loads(pickle.dumps(Halving(halved(), 9, journal))) == ""
 
@@ -239,11 +232,6 @@ def test_a_grace_longer_than_the_trials_stops_nobody_early(journal) -> None:
         assert len(decisions(trial_scheduler, trials[1], [0.9, 0.9, 0.9], 1, 3)) == expected
 
 
-def test_drawn_says_which_trials_failed() -> None:
-    assert Drawn(0, "a", {}, [], Ending("FAILED", "x"), None).failed
-    assert not Drawn(0, "a", {}, [], Ending("FINISHED", None), 1.0).failed
-
-
 @pytest.mark.timeout(200)
 def test_tune_makes_the_trials_that_a_search_still_needs(ray_session, journal, tmp_path, monkeypatch) -> None:
     """The first start draws two trials, of which one does not end; the second start goes on with it."""
@@ -265,7 +253,7 @@ def test_tune_makes_the_trials_that_a_search_still_needs(ray_session, journal, t
             def __reduce__(self) -> tuple[Any, ...]:
                 return str, ()
 
-        searcher = Search(file, drawn(journal, file), lines)
+        searcher = TrialSearch(file, drawn(journal, file), lines)
         tune.Tuner(
             tune.with_resources(tune.with_parameters(toy, rounds=2 if unended else 3), {"cpu": 1}),
             tune_config=tune.TuneConfig(search_alg=searcher, num_samples=searcher.remaining, max_concurrent_trials=1),

@@ -1,16 +1,15 @@
-"""`hflray.tune.storage`: the storage has whole journals of one writer at a time, whatever is killed or paused."""
+"""`hflray.tune.storage`: the storage has whole journals of one writer at a time, whatever is killed or paused.
+
+Three processes on one storage that are killed and paused at random are in tests/chaos/test_shared_storage.py.
+"""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import random
-import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -355,16 +354,6 @@ def test_a_short_pause_costs_nothing_but_a_look(folder, opened) -> None:
     assert rounds(journal) == [1]
 
 
-def test_a_long_round_keeps_the_lease(folder, opened) -> None:
-    first, journal = opened()
-    start(first)
-    time.sleep(2 * LEASE_S)
-    second, _ = opened("second")
-    with pytest.raises(ConfigError, match="is running this sweep"):
-        second.claim(str)
-    journal.write("a", {"round": 1})
-
-
 def test_a_storage_that_cannot_be_written_ends_the_sweep(folder, opened) -> None:
     first, journal = opened()
     start(first)
@@ -390,16 +379,6 @@ def test_a_storage_too_slow_for_a_lease_is_an_error(folder, opened, monkeypatch)
     with pytest.raises(ConfigError, match="the storage is too slow for a lease"):
         storage.claim(str)
     assert not list(place(folder, "lease").iterdir())
-
-
-def test_a_local_sweep_is_not_fetched(tmp_path, folder, opened) -> None:
-    storage, _ = opened()
-    start(storage)
-    storage.save((folder.path / FILE).read_bytes())
-    folder.finished = True
-    folder.save()
-    fetch(folder.storage, tmp_path / "first", "s")
-    assert SweepFolder.load(folder.path).finished
 
 
 def test_the_error_for_an_unknown_sweep_lists_the_available_ones(tmp_path, folder, opened) -> None:
@@ -448,82 +427,6 @@ def test_a_bucket_holds_leases_and_pieces_too(s3, tmp_path, folder) -> None:
     with pytest.raises(LeaseLostError):
         journal.write("a", {"round": 2})
     second.release()
-
-
-LINES = 400  # of the simulated sweep
-
-
-def drive(uri: str, local: Path, told: Path, lease_s: float) -> None:
-    """Append numbered lines to a journal as a driver does, again and again, until all are there."""
-    while True:
-        storage = Storage(uri, local, lease_s)
-        with suppress(HflrayError):
-            epoch = start(storage)
-            journal = Journal(local, storage.send)
-            journal.cut("a")
-            while (last := max(rounds(journal), default=0)) < LINES:
-                journal.write("a", {"round": last + 1, "epoch": epoch})
-                with told.open("a") as file:  # a tracker hears of it
-                    file.write(f"{last + 1} {epoch}\n")
-                time.sleep(0.05)
-            journal.end("a", Ending("FINISHED"))
-            storage.release()
-            return
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0])
-def test_three_machines_that_are_killed_and_paused_write_one_journal(tmp_path, folder, seed) -> None:
-    """30 times one of three processes on one storage is killed, or paused for longer than its lease."""
-    rng, lease_s, deadline_s = random.Random(seed), 1.0, time.monotonic() + 100
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.tune.test_storage"])
-    told = [tmp_path / f"told-{number}" for number in range(3)]
-
-    def begin(number: int) -> Any:
-        local = tmp_path / str(number) / folder.path.name
-        process = context.Process(target=drive, args=(folder.storage, local, told[number], lease_s), daemon=True)
-        process.start()
-        return process
-
-    processes = [begin(number) for number in range(3)]
-    paused = dict[int, float]()
-    events = 0
-    while events < 30 and time.monotonic() < deadline_s:
-        time.sleep(rng.uniform(0.05, 0.8))
-        for number, until_s in list(paused.items()):
-            if time.monotonic() > until_s:
-                os.kill(processes[number].pid, signal.SIGCONT)
-                del paused[number]
-        number = rng.randrange(3)
-        if number in paused or not processes[number].is_alive():
-            continue
-        events += 1
-        if rng.random() < 0.5:
-            processes[number].kill()
-            processes[number].join()
-            processes[number] = begin(number)
-        else:
-            os.kill(processes[number].pid, signal.SIGSTOP)
-            paused[number] = time.monotonic() + rng.uniform(1, 3) * lease_s
-    for number in paused:
-        os.kill(processes[number].pid, signal.SIGCONT)
-    assert events == 30
-    for process in processes:
-        process.join(timeout=max(1.0, deadline_s - time.monotonic()))
-        assert process.exitcode == 0
-    storage = Storage(folder.storage or "", tmp_path / "check" / folder.path.name, lease_s)
-    start(storage)
-    storage.release()
-    entries = [entry for entry in Journal(tmp_path / "check" / folder.path.name).entries("a") if "round" in entry]
-    assert [entry["round"] for entry in entries] == list(range(1, LINES + 1))
-    epochs = [entry["epoch"] for entry in entries]
-    assert epochs == sorted(epochs)
-    assert len(set(epochs)) > 3
-    heard = [tuple(map(int, line.split())) for path in told if path.exists() for line in path.read_text().splitlines()]
-    assert len(heard) == len({number for number, _ in heard})  # no tracker hears of a round twice
-    assert {*heard} <= {(entry["round"], entry["epoch"]) for entry in entries}
 
 
 def test_two_threads_send_each_line_once(folder, opened) -> None:

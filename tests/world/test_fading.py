@@ -1,4 +1,4 @@
-"""hflray.world.fading: moments of the laws."""
+"""hflray.world.fading: moments of the laws, and the time of an upload over a fading link."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from hflray import registry
+from hflray.cost import Schedule
 from hflray.errors import ConfigError
+from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from hflray.support.arrays import FloatArray
+from hflray.world import fading
+from hflray.world.fading import Fading, NoFading, Rayleigh, faded_upload_s
 
 DEVICES = np.arange(200_000)
 
@@ -46,7 +52,79 @@ def test_links_and_iterations_are_independent() -> None:
         assert abs(np.corrcoef(first, other)[0, 1]) < 0.01
 
 
-@pytest.mark.parametrize("value", [61, -61, "6", None])
-def test_a_wrong_k_is_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"world\.fading\.options\.k_db: got .*; accepted: a number from -60 to 60"):
-        build("rician", k_db=value)
+Z, B = 6e6, 1e6
+
+
+def fleet(snr_hz: list[float]) -> Fleet:
+    """Return a fleet of one edge whose links have Y = gain · power / noise, Hz."""
+    drawn = sample_fleet(FleetConfig(num_devices=len(snr_hz), num_edges=1), np.random.default_rng(0))
+    gain = np.array(snr_hz) * drawn.noise_w_per_hz / drawn.power_w
+    return Fleet(**{**{f: getattr(drawn, f) for f in drawn.__dataclass_fields__}, "gain": gain[:, None]})
+
+
+class Given(Fading):
+    """Factors by device, or by block."""
+
+    def __init__(self, by_device: list[float] | None = None, by_block: list[float] | None = None) -> None:
+        super().__init__(seed=0)
+        self.by_device, self.by_block = by_device, by_block
+
+    def factor(self, *indices: ArrayLike) -> FloatArray:
+        shape = np.broadcast_shapes(*(np.shape(index) for index in indices))
+        if self.by_block is not None and len(indices) == 5:
+            return np.broadcast_to(np.array(self.by_block)[np.asarray(indices[4]) % len(self.by_block)], shape)
+        return np.broadcast_to(np.array(self.by_device)[np.asarray(indices[1])], shape)
+
+
+def uploads(law: Fading, coherence_s: float | None, snr_hz: list[float], iterations: int = 1) -> FloatArray:
+    devices = np.arange(len(snr_hz))
+    schedule = Schedule(devices, np.zeros(len(devices), dtype=np.intp))
+    return faded_upload_s(
+        law, coherence_s, 1, range(iterations), Z, fleet(snr_hz), schedule,
+        np.full(len(devices), B),
+    )  # fmt: skip
+
+
+def test_the_factor_multiplies_the_gain_and_not_the_time() -> None:
+    """Example 6 of the design: Y = (3, 7) MHz gives 3 and 2 s, and factors (1/3, 15/7) give 6 and 1.5 s."""
+    np.testing.assert_allclose(uploads(NoFading(seed=0), None, [3e6, 7e6]), [[3, 2]])
+    np.testing.assert_allclose(uploads(Given([1 / 3, 15 / 7]), None, [3e6, 7e6]), [[6, 1.5]])
+
+
+def test_blocks_are_sent_until_z_bits_are_through() -> None:
+    """Blocks of 1 s carry 1, 2, 4, 1, … Mbit, so that 6 Mbit take 2.75 s, and blocks of 0.1 s carry them in 2.625 s."""
+    law = Given(by_block=[1 / 3, 1, 5])
+    np.testing.assert_allclose(uploads(law, 1.0, [3e6]), [[2.75]])
+    # 25 blocks: eight times (1 + 2 + 4) / 10 Mbit in 24 blocks are 5.6 Mbit, then 0.1, 0.2 and a quarter of 0.4 Mbit
+    np.testing.assert_allclose(uploads(law, 0.1, [3e6]), [[2.625]])
+    np.testing.assert_allclose(uploads(NoFading(seed=0), 0.01, [3e6, 7e6], 3), [[3, 2]] * 3, rtol=1e-12)
+
+
+def test_the_result_does_not_depend_on_how_many_blocks_are_drawn_at_once(monkeypatch) -> None:
+    law = Rayleigh(seed=3)
+    whole = uploads(law, 0.05, [3e6, 7e6, 1e6], 4)
+    monkeypatch.setattr(fading, "AT_ONCE", 30)
+    np.testing.assert_allclose(uploads(law, 0.05, [3e6, 7e6, 1e6], 4), whole, rtol=1e-12)
+    assert whole.std() > 0
+
+
+@pytest.mark.parametrize("strip", [1, 90, 10**9])
+def test_the_result_does_not_depend_on_strips_to_the_last_bit(strip: int, monkeypatch) -> None:
+    law = Rayleigh(seed=3)
+    whole = uploads(law, 0.05, [3e6, 7e6, 1e6, 9e4], 4)
+    monkeypatch.setattr(fading, "STRIP", strip)
+    np.testing.assert_array_equal(uploads(law, 0.05, [3e6, 7e6, 1e6, 9e4], 4), whole)
+    assert whole.max() > 20 * whole.min()  # most uploads end long before the longest one
+
+
+def test_many_blocks_average_the_rate() -> None:
+    """E[log2(1 + 3 X)] of an exponential X is e^(1/3) E1(1/3) / ln 2."""
+    from scipy.special import exp1
+
+    mean_bps = B * np.exp(1 / 3) * exp1(1 / 3) / np.log(2)
+    assert uploads(Rayleigh(seed=3), 1e-4, [3e6]).item() == pytest.approx(Z / mean_bps, rel=0.02)
+
+
+def test_a_coherence_time_that_would_take_for_ever_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"world\.fading\.coherence_s: got 1e-06; .* accepted: at least 3e-06"):
+        uploads(NoFading(seed=0), 1e-6, [3e6])

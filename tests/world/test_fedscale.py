@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hflray.world.availability import FromTrace
+from hflray.world.availability import AvailabilityTrace
 from hflray.world.fedscale import convert, main
 
 CLIENTS = {
@@ -34,7 +34,7 @@ def test_json_and_csv_become_the_same_trace(tmp_path: Path) -> None:
     )
     assert convert(tmp_path / "clients.csv", target) == (2, 100.0)
     assert target.read_text(encoding="utf-8").splitlines() == LINES
-    part = FromTrace(num_devices=2, seed=0, path=str(target), repeat_s=101)
+    part = AvailabilityTrace(num_devices=2, seed=0, path=str(target), repeat_s=101)
     part.advance(55)
     assert part.available(1, 55).tolist() == [True, False]
     assert convert(tmp_path / "clients.json", target, devices=1)[0] == 1
@@ -74,7 +74,7 @@ def test_each_client_repeats_after_its_own_time(tmp_path: Path) -> None:
     target = tmp_path / "trace.csv"
     assert convert(tmp_path / "clients.json", target) == (3, 300.0)
     assert [_share_on(target, device, 300.0) for device in range(3)] == pytest.approx([0.3, 0.2, 80 / 300])
-    part = FromTrace(num_devices=3, seed=0, path=str(target), repeat_s=300.001)
+    part = AvailabilityTrace(num_devices=3, seed=0, path=str(target), repeat_s=300.001)
     seen = []
     for clock_s in (10.0, 50.0, 110.0, 150.0, 210.0, 310.1):
         part.advance(clock_s)

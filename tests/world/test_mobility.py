@@ -1,4 +1,4 @@
-"""hflray.world.mobility: stationary laws, speeds, borders, and independence of when one looks."""
+"""hflray.world.mobility: stationary laws, speeds and borders of paths, and the field of shadowing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.world.mobility import GaussMarkov
+from hflray.world.mobility import GaussMarkov, ShadowField
+from hflray.world.motion import move_reflected
 from tests.conftest import small_config
 
 AREA_M, MANY = 1000.0, 20_000
@@ -22,12 +23,6 @@ WAYPOINTS = {"v_min_m_per_s": 0.5, "v_max_m_per_s": 20.0, "pause_s": 30.0}
 def build(name: str, count: int = MANY, area_m: float = AREA_M, **options: Any) -> Any:
     position_m = START_M[:count] * (area_m / AREA_M)
     return registry.build("mobility", name, seed=1, position_m=position_m, area_m=area_m, slot_s=1.0, **options)
-
-
-def test_static_devices_stay() -> None:
-    part = build("static", 5)
-    part.advance(1e6)
-    np.testing.assert_array_equal(part.position_m, START_M[:5])
 
 
 @pytest.mark.parametrize("clock_s", [0.0, 700.0, 9_000.0])
@@ -45,23 +40,6 @@ def test_random_waypoints_are_stationary(clock_s: float) -> None:
     assert speed.mean() == pytest.approx(1 / mean_inverse, rel=0.03)
     # The standard deviation of a coordinate is 246 m (measured over 4 million seconds), and 289 m if uniform.
     assert part.position_m.std(axis=0) == pytest.approx([246, 246], abs=4)
-
-
-@pytest.mark.parametrize(
-    "name, options", [("random_waypoint", WAYPOINTS), ("gauss_markov", {"speed_m_per_s": 15.0, "memory_s": 20.0})]
-)
-def test_a_path_does_not_depend_on_when_one_looks(name: str, options: dict[str, float]) -> None:
-    once, often, resumed = (build(name, 40, **options) for _ in range(3))
-    once.advance(612.0)
-    for clock_s in np.arange(0, 612.5, 4.5):
-        often.advance(float(clock_s))
-    np.testing.assert_array_equal(once.position_m, often.position_m)
-    once.advance(612.9)
-    np.testing.assert_array_equal(once.position_m, often.position_m)  # within the slot
-    resumed.load_state_dict(once.state_dict())
-    once.advance(1000.0)
-    resumed.advance(1000.0)
-    np.testing.assert_array_equal(once.position_m, resumed.position_m)
 
 
 def test_random_waypoints_move_at_their_speed() -> None:
@@ -86,21 +64,6 @@ def test_gauss_markov_is_stationary_and_reflected() -> None:
     assert part.position_m.min() >= 0
     assert part.position_m.max() <= AREA_M
     assert part.position_m.std(axis=0) == pytest.approx([289, 289], abs=7)
-
-
-@pytest.mark.parametrize(
-    "name, options, message",
-    [
-        ("random_waypoint", {"v_min_m_per_s": 0, "v_max_m_per_s": 1}, "options.v_min_m_per_s: got 0; .* above 0"),
-        ("random_waypoint", {"v_min_m_per_s": 2, "v_max_m_per_s": 1}, "v_max_m_per_s: got 1 with v_min_m_per_s = 2;"),
-        ("random_waypoint", {"v_min_m_per_s": 1}, "option 'v_max_m_per_s' is missing"),
-        ("gauss_markov", {"speed_m_per_s": -1}, "world.mobility.options.speed_m_per_s: got -1; .* above 0"),
-    ],
-)
-def test_a_mistake_names_the_option(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as error:
-        build(name, 5, **options)
-    assert "\n" not in str(error.value)
 
 
 def test_a_large_fleet_moves_the_devices_that_somebody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,3 +120,64 @@ def test_motion_starts_at_given_places(motion, tmp_path) -> None:
     assert (moved_m < 100).all()
     world.mobility.advance(2000.0)
     assert ((world.mobility.places() >= 0) & (world.mobility.places() <= 500)).all()
+
+
+@pytest.mark.parametrize("speed_m_per_s", [15.0, 80.0, 5_000.0])  # the last one passes several borders in a slot
+def test_the_motion_is_that_of_the_definition_to_the_last_bit(speed_m_per_s: float) -> None:
+    rng = np.random.default_rng(2)
+    keep, slot_s, side_m = 0.9, 1.7, 1000.0
+    position_m, velocity = rng.uniform(0, side_m, 40), speed_m_per_s * rng.normal(size=40)
+    normal, push = rng.normal(size=(300, 40)), 0.4 * speed_m_per_s
+    moved_m, moved_m_per_s = position_m.copy(), velocity.copy()
+    move_reflected(moved_m, moved_m_per_s, normal, keep, push, slot_s, side_m)
+
+    turned = 0
+    for row in normal:
+        velocity = keep * velocity + push * row
+        position_m = np.mod(position_m + slot_s * velocity, 2 * side_m)
+        beyond = position_m > side_m
+        position_m, velocity = np.where(beyond, 2 * side_m - position_m, position_m), np.where(beyond, -1, 1) * velocity
+        turned += beyond.sum()
+    assert turned > 20
+    np.testing.assert_array_equal(moved_m, position_m)
+    np.testing.assert_array_equal(moved_m_per_s, velocity)
+    assert moved_m.min() >= 0
+    assert moved_m.max() <= side_m
+
+
+def test_what_leaves_through_a_border_comes_back() -> None:
+    position_m, velocity_m_per_s = np.array([1.0, 9.0, 5.0]), np.array([-3.0, 4.0, 0.0])
+    move_reflected(position_m, velocity_m_per_s, np.zeros((1, 3)), 1.0, 0.0, 1.0, 10.0)
+    assert position_m.tolist() == [2.0, 7.0, 5.0]
+    assert velocity_m_per_s.tolist() == [3.0, -4.0, 0.0]
+
+
+DEVICES = np.arange(100_000)
+HERE = np.full((len(DEVICES), 2), 300.0)
+
+
+def test_a_link_has_a_standard_normal_field() -> None:
+    field = ShadowField(1, 50.0)(DEVICES, 3, HERE)
+    assert field.mean() == pytest.approx(0, abs=0.01)
+    assert field.var() == pytest.approx(1, rel=0.02)
+    assert (field**4).mean() == pytest.approx(3 - 1.5 / 16, rel=0.04)
+    assert (field > 2).mean() == pytest.approx(0.0228, abs=0.004)
+
+
+@pytest.mark.parametrize("distance_m", [5.0, 25.0, 50.0, 150.0])
+@pytest.mark.parametrize("angle", [0.0, 1.1])
+def test_the_correlation_falls_exponentially_with_the_distance(distance_m: float, angle: float) -> None:
+    field = ShadowField(1, 50.0)
+    there = HERE + distance_m * np.array([np.cos(angle), np.sin(angle)])
+    correlation = np.corrcoef(field(DEVICES, 3, HERE), field(DEVICES, 3, there))[0, 1]
+    assert correlation == pytest.approx(np.exp(-distance_m / 50), abs=0.015)
+
+
+def test_links_are_independent_and_drawn_by_key() -> None:
+    field = ShadowField(1, 50.0)
+    one, other = field(DEVICES, 3, HERE), field(DEVICES, 4, HERE)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.01
+    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 0.01
+    table = field(DEVICES[:6, None], np.arange(5), HERE[:6, None])
+    assert table.shape == (6, 5)
+    np.testing.assert_allclose(table[:, 3], one[:6], rtol=1e-12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.world.mobility import FromTrace
+from hflray.world.mobility import MobilityTrace
 from hflray.world.sumo import Unit, convert, main, metres_of
 from hflray.world.trace import Trace
 
@@ -42,7 +42,7 @@ def test_long_times_are_kept_and_the_area_holds_every_place(tmp_path: Path, caps
     assert target.read_text(encoding="utf-8").splitlines()[2] == "1234567.25,1,1234.540,7.000"
     area_m = 1000 * float(capsys.readouterr().out.rpartition(" ")[2])
     assert 1234.54 < area_m < 1234.7
-    FromTrace(seed=0, position_m=np.zeros((2, 2)), area_m=area_m, slot_s=1.0, path=str(target))
+    MobilityTrace(seed=0, position_m=np.zeros((2, 2)), area_m=area_m, slot_s=1.0, path=str(target))
 
 
 def _degrees(corner: tuple[float, float]) -> str:

@@ -23,8 +23,7 @@ from numba.core.caching import IndexDataCacheFile
 from numba.extending import register_jitable
 
 from hflray.errors import ConfigError
-from hflray.support.cache import cache_folder
-from hflray.support.private import changeable
+from hflray.support.private import cache_folder, changeable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

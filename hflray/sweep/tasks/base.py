@@ -263,10 +263,10 @@ class Task(ABC):
             ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
         """
         from hflray.experiment import Experiment
-        from hflray.experiment.tryout import try_parts
+        from hflray.experiment.parts_check import check_parts
 
         experiment = Experiment(config, scenario=scenario)
-        try_parts(experiment)
+        check_parts(experiment)
         return experiment.resolve() if measure else None
 
     @abstractmethod

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.rl import POLICY
+from hflray.support.contract import is_ours
 from hflray.support.references import short
-from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Product, Result, Results, Shown, Task, TrialProgress, restore
 
 if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario
-    from hflray.rl.resumable import ResumableTraining
+    from hflray.rl.session import ResumableTraining
 
 STATE = "training"  # the folder of the state in a checkpoint, beside the policy
 SMALL_LEARNING = {
@@ -137,7 +137,7 @@ class TrainSchedulerTask(TrainAssignerTask):
 
     def begin(self, job: Job) -> tuple[ResumableTraining, str | None]:
         """Return a new training, and no note."""
-        from hflray.rl.scheduling_session import SchedulerTraining  # this imports RLlib, which takes seconds
+        from hflray.rl.session import SchedulerTraining  # this imports RLlib, which takes seconds
 
         return SchedulerTraining(job.config), None
 

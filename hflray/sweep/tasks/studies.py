@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
+from hflray.support.contract import is_ours
 from hflray.support.references import short
-from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, TrialProgress
 
 if TYPE_CHECKING:

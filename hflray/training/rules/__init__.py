@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hflray.training.rules.base import CloudReport, EdgeReport, LocalRule, Memory, Received, State, Vector
-from hflray.training.rules.sgd import SGD
+from hflray.training.rules.base import SGD, CloudReport, EdgeReport, LocalRule, Memory, Received, State, Vector
 
 __all__ = ["SGD", "CloudReport", "EdgeReport", "LocalRule", "Memory", "Received", "State", "Vector"]

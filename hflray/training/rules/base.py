@@ -20,6 +20,9 @@ from hflray.support.arrays import FloatArray
 Vector = NDArray[np.floating[Any]]  # the numbers of a model that are trained, (P,)
 Memory = Mapping[str, Any]  # what a device keeps, by name: vectors (P,) and numbers; it never changes in place
 State = Mapping[str, NDArray[Any]]  # what the cloud keeps for a rule, by name
+# Names in a device's memory beside those of its rule: what its compressor has not sent yet; and the turn in which it
+# trained last, a round and the number of the turn's first edge iteration, if its rule forgets something at its end.
+RESIDUAL, TURN = "residual", "turn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,13 +196,22 @@ class LocalRule:
         return None, state
 
 
+class SGD(LocalRule):
+    """Plain mini-batch SGD, equation (1) of the paper, and the default: nothing is added to the gradient or kept."""
+
+
 def of_correction(rule: LocalRule, name: Literal["constant", "flat", "stacked"]) -> bool:
     """Return an attribute that tells of a rule's correction, as the class has it that defines the correction.
 
     A subclass with a correction of its own does not inherit it.
     """
-    owner = next(each for each in type(rule).__mro__ if "correction" in vars(each))
+    owner = next(base for base in type(rule).__mro__ if "correction" in vars(base))
     return bool(vars(owner).get(name, False))
+
+
+def corrects(rule: LocalRule) -> bool:
+    """Return whether a rule changes gradients."""
+    return type(rule).correction is not LocalRule.correction
 
 
 def further(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -207,6 +219,13 @@ def further(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(name for name in ("device", "round") if name in inspect.signature(function).parameters)
 
 
-def corrects(rule: LocalRule) -> bool:
-    """Return whether a rule changes gradients."""
-    return type(rule).correction is not LocalRule.correction
+def after_turn(rule: LocalRule, memory: Memory) -> dict[str, object]:
+    """Return what of a device's memory lasts beyond a round, or a turn of its edge where the cloud is asynchronous."""
+    forgotten = (*(memory if rule.forgets is True else rule.forgets or ()), TURN)
+    return {name: value for name, value in memory.items() if name == RESIDUAL or name not in forgotten}
+
+
+def recalled(rule: LocalRule, memory: Memory, turn: tuple[int, int]) -> Memory:
+    """Return what the rule has of a device's memory at a reception in a turn."""
+    now = memory if memory.get(TURN, turn) == turn else after_turn(rule, memory)
+    return {name: value for name, value in now.items() if name not in (RESIDUAL, TURN)}

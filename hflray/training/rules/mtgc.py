@@ -72,6 +72,6 @@ class MTGC(LocalRule):
         if self.corrections == "devices":
             return None, state
         change = np.zeros_like(state["y"], dtype=report.mean.dtype)
-        for edge, each in report.edges.items():
-            change[edge] = (each.model - report.mean) / each.rate
+        for edge, reported in report.edges.items():
+            change[edge] = (reported.model - report.mean) / reported.rate
         return None, {"y": state["y"] + change}

@@ -131,7 +131,7 @@ def main() -> None:
         if backend == "serial":
             made = SerialHierarchy(job, data, num_edges)
             if kernel == "peers":
-                take_peers_kernel(made._executor.host)
+                take_peers_kernel(made.pool.devices[0])
         else:
             for other in running.values():
                 other.close()
@@ -156,7 +156,7 @@ def main() -> None:
         weights = result.state.model
         seconds = time.perf_counter() - begin
         if isinstance(chosen, SerialHierarchy):
-            kernels = {about(chosen._executor.host)}
+            kernels = {about(chosen.pool.devices[0])}
         else:
             kernels = set(ask(chosen, about))
             said.update(shares(ask(chosen, clocked), seconds))

@@ -1,1 +1,0 @@
-"""The rows of the glossary of metrics by subject. `hflray.metrics` is the door to them."""

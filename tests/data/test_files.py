@@ -1,0 +1,239 @@
+"""Samples from a user's own files: tables, and LEAF's JSON."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hflray.data import load_dataset
+from hflray.errors import HflrayError
+from hflray.experiment import Experiment
+from tests.conftest import small_config
+
+SITES = ("hill", "lake", "mill")
+
+
+def readings(tmp_path, rows=60, name="readings.csv"):
+    """Write a table whose label follows from its first feature, with a third of the rows at each site."""
+    rng, lines = np.random.default_rng(0), ["site,temperature,humidity,label"]
+    for row in range(rows):
+        warm = rng.normal(20, 5)
+        lines.append(f"{SITES[row % 3]},{warm:.3f},{rng.uniform(30, 90):.1f},{'hot' if warm > 20 else 'mild'}")
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def load(file, **options):
+    return load_dataset("table", options={"file": file, "target": "label"} | options)
+
+
+def test_text_labels_keep_their_names_and_each_owner_has_test_rows(tmp_path):
+    data = load(readings(tmp_path), owner="site")
+    assert (data.kind, data.num_classes, data.class_names, data.x_train.shape[1]) == (
+        "classification",
+        2,
+        ("hot", "mild"),
+        2,
+    )
+    assert {owner: int((data.owner == owner).sum()) for owner in SITES} == dict.fromkeys(SITES, 16)
+    assert {owner: int((data.test_owner == owner).sum()) for owner in SITES} == dict.fromkeys(SITES, 4)
+    again = load(readings(tmp_path, name="other.csv"), owner="site")
+    np.testing.assert_array_equal(again.x_train, data.x_train)
+
+
+def test_an_owner_of_one_row_trains_with_it(tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("site,v,label\n" + "a,1,x\n" + "".join(f"b,{v},{'xy'[v % 2]}\n" for v in range(20)))
+    data = load(str(path), owner="site")
+    assert (data.owner == "a").sum() == 1
+    assert len(data.y_test) == 4
+
+
+def test_numbers_are_a_regression_and_few_whole_ones_are_classes(tmp_path):
+    path = tmp_path / "n.csv"
+    path.write_text("v,label,y\n" + "".join(f"{v},{v % 3},{v / 7}\n" for v in range(50)))
+    classes, numbers = load(str(path), features=["v"]), load(str(path), target="y", features=["v"])
+    assert (classes.kind, classes.class_names, numbers.kind) == ("classification", ("0", "1", "2"), "regression")
+    assert "label is learned as a classification; data.options.kind says otherwise" in classes.notes[0]
+    assert load(str(path), features=["v"], kind="regression").notes == ()
+
+
+def test_devices_hold_the_rows_of_their_owners(tmp_path):
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\nlake,20,0\n")
+    config = small_config(
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {{file: {readings(tmp_path)}, target: label, owner: site}}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}", "model.name=logistic", "max_rounds=1",
+    )  # fmt: skip
+    assert config.fleet.num_devices == 3
+    with Experiment(config) as experiment:
+        scenario = experiment.scenario
+        for device, name in enumerate(("mill", "hill", "lake")):
+            assert set(scenario.dataset.owner[scenario.parts[device]]) == {name}
+        assert experiment.devices()["class_names"] == ["hot", "mild"]
+        assert experiment.run_round().accuracy > 0
+
+
+UNMATCHED = "device,x_m,y_m\nmill,0,0\nhill,10,10\npond,20,0\nlake,0,9\n"
+
+
+def test_a_device_without_rows_is_one_line_or_dropped(tmp_path):
+    (tmp_path / "devices.csv").write_text(UNMATCHED)
+    settings = [
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {{file: {readings(tmp_path)}, target: label, owner: site}}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}", "model.name=logistic", "max_rounds=1",
+    ]  # fmt: skip
+    with pytest.raises(
+        HflrayError, match=r"1 of 4 devices of the fleet have no samples, such as 'pond'; accepted: the same"
+    ):
+        Experiment(small_config(*settings))
+    with Experiment(small_config(*settings, "data.options.unmatched=drop")) as experiment:
+        assert experiment.config.fleet.num_devices == 3
+        assert experiment.scenario.fleet.device_names == ("mill", "hill", "lake")
+        assert "1 of 4 devices of the fleet have no samples, such as 'pond'; they are left out" in " ".join(
+            experiment.scenario.notes
+        )
+        assert experiment.run_round().round == 1
+
+
+MISTAKES = {
+    "no such target": (
+        {"target": "lable"},
+        "data.options.target: got 'lable', which readings.csv has not; did you mean 'label'",
+    ),
+    "no such owner": ({"owner": "place"}, "data.options.owner: got 'place'"),
+    "a text feature": ({"features": ["site"], "owner": None}, "row 2, column site: got 'hill'; accepted: a number"),
+    "the target as a feature": ({"features": ["label"]}, "data.options.features: got 'label', which is target"),
+    "an unknown kind": ({"kind": "ranking"}, "data.options.kind: got 'ranking'"),
+    "no target": ({"target": None}, "data.options.target: got null; accepted: a text"),
+    "the target as owner": ({"owner": "label"}, "data.options.owner: got 'label', which is the target too"),
+    "an unknown option": ({"labels": 1}, "unknown option 'labels'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line(name, tmp_path):
+    options, message = MISTAKES[name]
+    with pytest.raises(HflrayError) as caught:
+        load(readings(tmp_path), **({"owner": "site"} | options))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["temperature", "label", "site"])
+def test_a_missing_value_is_named_by_row_and_column(cell, tmp_path):
+    path = tmp_path / "gap.csv"
+    row = {"site": "a", "temperature": "1", "label": "x"} | {cell: ""}
+    path.write_text("site,temperature,label\na,1,x\n" + ",".join(row.values()) + "\nb,2,y\n")
+    with pytest.raises(HflrayError, match=f"gap.csv, row 3, column {cell}: is empty; accepted"):
+        load(str(path), owner="site")
+
+
+def test_a_file_that_changed_is_refused(tmp_path):
+    from hflray.support.pinned import pin
+
+    pinned = pin(readings(tmp_path), keep=False)
+    readings(tmp_path, rows=30)
+    with pytest.raises(HflrayError, match=r"readings.csv has changed: it has sha256"):
+        load(pinned, owner="site")
+
+
+def test_a_smoke_run_keeps_the_fleet_and_its_data(tmp_path):
+    from hflray.sweep import expand, load_sweep, smoke
+
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\nlake,20,0\n")
+    readings(tmp_path)
+    (tmp_path / "own.yaml").write_text(
+        "experiment:\n  fleet: {name: table, options: {devices: devices.csv}}\n"
+        "  data: {name: table, partition: owners, options: {file: readings.csv, target: label, owner: site}}\n"
+        "  scheduling: {name: fedavg, num_scheduled: 3}\n  model: {name: logistic}\n"
+        "sweep:\n  data.options.file: {grid: [readings.csv]}\n"
+    )
+    (trial,) = expand(smoke(load_sweep(tmp_path / "own.yaml")))
+    assert (trial.config.fleet.num_devices, trial.config.scheduling.num_scheduled) == (3, 1)
+    assert trial.name.endswith("file=readings.csv")
+    with pytest.raises(HflrayError, match=r"data.samples_per_device: got \[5, 5\] with data.partition = owners"):
+        Experiment(
+            trial.config.model_copy(
+                update={"data": trial.config.data.model_copy(update={"samples_per_device": (5, 5)})}
+            )
+        )
+
+
+def test_owners_without_a_device_train_scale_and_test_nothing(tmp_path):
+    (tmp_path / "devices.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\n")
+    options = f"{{file: {readings(tmp_path)}, target: label, owner: site, unmatched: drop}}"
+    config = small_config(
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'devices.csv'}}}}}",
+        f"data={{name: table, partition: owners, options: {options}}}",
+        "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}",
+        "model.name=logistic",
+    )
+    scenario = Experiment(config).scenario
+    assert set(scenario.dataset.owner) == set(scenario.dataset.test_owner) == {"mill", "hill"}
+    np.testing.assert_allclose(scenario.dataset.x_train.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(scenario.dataset.x_train.std(axis=0), 1, atol=1e-6)
+    assert [len(part) for part in scenario.parts] == [16, 16]
+
+
+def write(path, users):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
+    path.write_text(
+        json.dumps({"users": list(users), "num_samples": [len(y) for _, y in users.values()], "user_data": data})
+    )
+    return str(path)
+
+
+def load_leaf(**options):
+    return load_dataset("leaf", options=options)
+
+
+def test_training_and_test_samples_by_user(tmp_path):
+    users = {"ann": ([[0.0, 1.0], [1.0, 0.5]], [3, 7]), "bob": ([[0.5, 0.5]], [3])}
+    write(tmp_path / "train" / "a.json", users)
+    write(tmp_path / "train" / "b.json", {"cy": ([[0.1, 0.2]], [7])})
+    test = write(tmp_path / "test.json", {"ann": ([[0.0, 0.9]], [7]), "bob": ([[0.2, 0.2]], [5])})
+    data = load_leaf(train=str(tmp_path / "train"), test=test)
+    assert data.owner.tolist() == ["ann", "ann", "bob", "cy"]
+    assert data.y_train.tolist() == [0, 1, 0, 1]
+    assert data.class_names == ("3", "7")
+    assert data.test_owner.tolist() == ["ann"]  # class 5 is not trained
+
+
+def test_femnists_images(tmp_path):
+    rng = np.random.default_rng(0)
+    users = {f"f{u}": (rng.uniform(size=(10, 784)).tolist(), [0, 1] * 5) for u in range(3)}
+    data = load_leaf(train=write(tmp_path / "t.json", users), shape=[28, 28])
+    assert (data.x_train.shape, str(data.x_train.dtype)) == ((24, 1, 28, 28), "uint8")
+    assert set(data.owner) == set(data.test_owner) == {"f0", "f1", "f2"}
+
+
+def test_shakespeares_texts(tmp_path):
+    users = {"lear": (["abab", "baba", "abba"] * 3, list("aba") * 3), "juliet": (["bbaa"] * 6, list("b") * 6)}
+    data = load_leaf(train=write(tmp_path / "t.json", users))
+    assert (data.kind, data.num_tokens, data.x_train.shape[1]) == ("next_token", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("[]", {}, "t.json: is not LEAF's JSON"),
+        ("[" * 3000, {}, "t.json: is not LEAF's JSON"),
+        ('{"users": ["a"], "user_data": {}}', {}, "user 'a': has no x and y"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', {}, "user 'a': 1 x but 0 y"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 1]}}}', {}, "'a': a sample is no list"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0]}}}', {"shape": [2, 2]}, "shape: got [2, 2]"),
+        ('{"users": [], "user_data": {}}', {}, "has no sample"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_leafs_json_is_one_line(content, options, message, tmp_path):
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(HflrayError) as caught:
+        load_leaf(train=str(tmp_path / "t.json"), **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

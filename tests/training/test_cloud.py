@@ -1,0 +1,75 @@
+"""hflray.training.cloud: each clock's update, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray.errors import DivergedError
+from hflray.training.cloud import Cloud, Merge, merged
+from hflray.training.exchange import Version
+from hflray.training.method import Method, Spec
+
+MERGE = Merge(Method(), 0, (2,), 10, (1, 0), edge=0, rate=0.1, extra_bits=20, share=0.25)
+W = np.array([4.0, -8.0], dtype=np.float32)
+
+
+def version(*numbers: float) -> Version:
+    return Version(np.array(numbers, dtype=np.float32))
+
+
+def cloud(**stored: Any) -> Cloud:
+    return Cloud(W, {}, stored, {})
+
+
+def model(merge: Merge, before: Cloud, trained: Version, fetched: Version) -> tuple[list[float], Cloud]:
+    """Return the global model after an update as a list, and the cloud; the edge fetches this model."""
+    fetched_next, after = merged(merge, before, trained, fetched, [])
+    assert fetched_next.model.tolist() == after.model.tolist()
+    assert after.model.dtype == np.float32
+    return after.model.tolist(), after
+
+
+def test_fedasync_moves_towards_the_edges_model() -> None:
+    assert model(MERGE, cloud(), version(8, 0), version(0, 0))[0] == [5.0, -6.0]
+
+
+def test_a_share_of_one_is_the_edges_model() -> None:
+    assert model(replace(MERGE, share=1.0), cloud(), version(0.1, 0.3), version(9, 9))[0] == [*np.float32([0.1, 0.3])]
+
+
+def test_a_buffer_adds_differences_to_the_model_and_does_not_install_their_mean() -> None:
+    first = replace(MERGE, share=0.5, buffers=True, steps=False)
+    waiting, after = model(first, cloud(), version(3, 1), version(1, 1))
+    assert waiting == [4.0, -8.0]
+    assert after.stored["buffer"].tolist() == [1.0, 0.0]
+    stepped, after = model(replace(first, steps=True), after, version(2, 6), version(4, 2))
+    assert stepped == [4.0 + 1.0 - 1.0, -8.0 + 0.0 + 2.0]
+    assert after.stored == {}
+
+
+def test_fedat_is_a_mean_of_the_newest_models() -> None:
+    first, after = model(replace(MERGE, shares=((0, 1.0),)), cloud(), version(8, 0), version(4, -8))
+    assert first == [8.0, 0.0]
+    both = replace(MERGE, edge=1, shares=((0, 0.25), (1, 0.75)))
+    second, after = model(both, after, version(0, 4), version(4, -8))
+    assert second == [2.0, 3.0]
+    assert sorted(after.stored) == ["newest.0", "newest.1"]
+
+
+def test_compressed_updates_are_those_from_what_the_edge_fetched() -> None:
+    method = Method(edge_compressor=Spec("compressor", "sign"))
+    merge = replace(MERGE, method=method, share=1.0)
+    after = merged(merge, cloud(), version(3, -3), version(1, 1), [])[1]
+    assert after.model.tolist() == [1.0 + 3.0, 1.0 - 3.0]  # the mean of |2| and |−4| with their signs
+    assert after.residuals[0].tolist() == [-1.0, -1.0]
+    again = merged(merge, after, version(3, -3), version(3, -3), [])[1]
+    assert again.model.tolist() == [2.0, -4.0]  # the residual is sent with the next update
+
+
+def test_a_model_that_is_not_finite_is_named() -> None:
+    with pytest.raises(DivergedError, match=r"round 1: the global model is not finite; .*asynchronous\.mixing"):
+        merged(MERGE, cloud(), version(np.inf, 0), version(0, 0), [])

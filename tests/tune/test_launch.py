@@ -1,0 +1,156 @@
+"""`hflray.tune.launch`: the resources of trials, on a Ray with a simulated GPU (tests/conftest.py)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
+from hflray.experiment.fleets import Fleets
+from hflray.sweep import SweepFile, expand, load_sweep
+from hflray.sweep.preflight import check_trials
+from hflray.training.actor_pool import ActorPool
+from hflray.tune.launch import Placement, parameters
+from hflray.tune.trial import trial_experiment
+from tests.training.test_local import make_data, make_job
+
+SMALL = ["data.name=digits", "fleet.num_devices=12", "scheduling.num_scheduled=6"]
+HALF = ("training.device=cuda", "tune.gpus_per_trial=0.5", "training.num_actors=2")
+
+
+def make_placement(*overrides: str) -> tuple[SweepFile, Placement, ExperimentConfig]:
+    """Return a sweep, its placement as the driver makes it, and a trial's configuration, without a GPU in torch."""
+    file = load_sweep(None, [*SMALL, *overrides])
+    trials = expand(file)
+    placements = Placement(file, trials, check_trials(trials, file.task, measure=False))
+    return file, placements, trials[0].config
+
+
+def bundles(*overrides: str) -> list[dict[str, float]]:
+    _, placements, config = make_placement(*overrides)
+    return placements.bundles(config)
+
+
+def test_trials_on_cpus_reserve_no_gpu(ray_session) -> None:
+    assert bundles() == [{"CPU": 0}, {"CPU": 1}]
+    assert bundles("tune.cpus_per_trial=2") == [{"CPU": 0}, {"CPU": 1}, {"CPU": 1}]
+    assert bundles("tune.cpus_per_trial=2", "training.backend=serial") == [{"CPU": 2}]
+
+
+def test_device_actors_of_a_trial_reserve_its_gpu(ray_session) -> None:
+    cuda = "training.device=cuda"
+    assert bundles(cuda) == bundles("training.device=auto") == [{"CPU": 0}, {"CPU": 1, "GPU": 1}]
+    assert bundles(*HALF) == [{"CPU": 0}, *[{"CPU": 0.5, "GPU": 0.25}] * 2]
+    assert bundles(cuda, "training.backend=serial") == [{"CPU": 1, "GPU": 1}]
+    assert bundles(cuda, "tune.gpus_per_trial=0.5", "training.backend=serial") == [{"CPU": 1, "GPU": 0.5}]
+
+
+def test_more_gpus_than_the_cluster_has_are_an_error_before_the_first_trial(ray_session) -> None:
+    with pytest.raises(ConfigError, match=r"tune.gpus_per_trial: a trial needs 2 GPUs, Ray has 1; accepted: up to 1"):
+        make_placement("training.device=cuda", "tune.gpus_per_trial=2")
+
+
+def test_a_trial_takes_a_share_of_one_gpu_or_whole_gpus() -> None:
+    for valid in (0.25, 1, 2):
+        assert load_sweep(None, [f"tune.gpus_per_trial={valid}"]).tune.gpus_per_trial == valid
+    for invalid in (1.5, 0, -1):
+        with pytest.raises(ConfigError, match=r"tune.gpus_per_trial: got"):
+            load_sweep(None, [f"tune.gpus_per_trial={invalid}"])
+
+
+def test_without_a_gpu_cuda_is_an_error_and_auto_takes_a_cpu(ray_session, monkeypatch) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    with pytest.raises(ConfigError, match=r"a trial needs 1 GPUs, Ray has 0; set training.device to cpu"):
+        make_placement("training.device=cuda")
+    assert bundles("training.device=auto") == [{"CPU": 0}, {"CPU": 1}]
+
+
+@pytest.mark.parametrize("overrides", [(), ("task=assignment",)])
+def test_gpus_for_trials_that_do_not_train_on_them_are_refused(ray_session, overrides, tmp_path) -> None:
+    (tmp_path / "sweep.yaml").write_text("task: assignment\n")
+    path = tmp_path / "sweep.yaml" if overrides else None
+    file = load_sweep(path, [*SMALL, "tune.gpus_per_trial=0.5"])
+    trials = expand(file)
+    with pytest.raises(ConfigError, match=r"tune.gpus_per_trial: got 0.5, but no trial trains on a GPU"):
+        Placement(file, trials, check_trials(trials, file.task, measure=False))
+
+
+def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings and resources of a trial's process and its actors, which train on CPU tensors."""
+    config = expand(file)[0].config
+    experiment = trial_experiment(config, file, {}, {}, Fleets())
+    size = experiment.backend.pool(file.tune.cpus_per_trial)
+    settled = experiment.resolve().training
+    pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size, 1)
+
+    def inspect(_: Any) -> tuple[list[int], str, dict[str, float]]:
+        resources = ray.get_runtime_context().get_assigned_resources()
+        return ray.get_gpu_ids(), os.environ["CUDA_VISIBLE_DEVICES"], resources
+
+    try:
+        ray.get([actor.about.remote() for actor in pool.devices])
+        return {
+            "settled": (settled.device, settled.kernel, settled.num_actors),
+            "actors": ray.get([actor.__ray_call__.remote(inspect) for actor in pool.devices]),
+            "free_gpus": ray.available_resources().get("GPU", 0.0),
+        }
+    finally:
+        pool.close()
+
+
+def test_two_trials_share_a_card_and_their_actors_see_it(ray_session) -> None:
+    """Both trials are make_placement at the same time, and each actor has a quarter of card 0."""
+    file, placements, _ = make_placement(*HALF)
+    params = parameters("a", {})
+    groups = [placements(params)() for _ in range(2)]
+    try:
+        ray.get([group.ready() for group in groups], timeout=60)
+        assert ray.available_resources().get("GPU", 0.0) == 0
+        task = ray.remote(num_cpus=0, max_retries=0)(in_a_trial)
+        answers = ray.get(
+            [
+                task.options(
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+                    )
+                ).remote(file, params)
+                for group in groups
+            ],
+            timeout=120,
+        )
+    finally:
+        for group in groups:
+            ray.util.remove_placement_group(group)
+    for trial in answers:
+        assert trial["settled"] == ("cuda", "batched", 2)
+        assert trial["free_gpus"] == 0
+        for ids, visible, resources in trial["actors"]:
+            assert [str(number) for number in ids] == ["0"]
+            assert visible == "0"
+            assert resources["GPU"] == 0.25
+
+
+@pytest.mark.gpu
+def test_a_sweep_of_trials_that_share_a_real_gpu(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    overrides = [*SMALL, "max_rounds=2", "training.device=cuda", "tune.gpus_per_trial=0.5", "tune.cpus_per_trial=1"]
+    command = [sys.executable, "-m", "hflray.tune", *(word for text in overrides for word in ("--set", text))]
+    command += ["--set", "sweep.seed={grid: [1, 2]}"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 done" in done.stdout
