@@ -83,7 +83,8 @@ def table(sweep: SweepRecord) -> str:
     for run in sweep.runs:
         if len(run.rounds) == run.config.max_rounds and str(run.config.world.dropout.rate_per_s) not in BETWEEN:
             groups[tuple(value(run, key) for key in keys)][run.config.seed] = ends_of(run)
-    lines = [f"| {' | '.join((*keys, *HEAD))} |", f"|{'---|' * len(keys)}{'--:|' * len(HEAD)}"]
+    names = [key.removesuffix(".name").rpartition(".")[2] for key in keys]
+    lines = [f"| {' | '.join((*names, *HEAD))} |", f"|{'---|' * len(keys)}{'--:|' * len(HEAD)}"]
     for group in sorted(groups, key=lambda names: [(float(n), "") if n[0].isdigit() else (-1, n) for n in names]):
         runs = groups[group]
         beside = groups.get(tuple(reference.get(key, name) for key, name in zip(keys, group, strict=True)))
