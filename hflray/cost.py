@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.fleet.tree import CLOUD_ALONE
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 Minimised = Literal["round", "mean_edge"]
@@ -35,10 +36,12 @@ class Workload:
     Attributes:
         device_bits: what a device sends to its edge in an edge iteration, bits.
         local_iterations: L.
-        edge_iterations: Q.
+        edge_iterations: the edge iterations of a round: Q, or with regions Q times their `region_iterations`.
         delay_weight: λ, J/s; above 0.
         cloud_hop: whether the edges upload their models to the cloud; the bill of clustering (Algorithm 2) omits this.
-        edge_bits: what an edge sends to the cloud in a round, bits.
+        edge_bits: what an edge sends to the cloud in a round, or to its region each time, bits.
+        region_iterations: how often regions combine their edges in a round; 1 without regions.
+        region_bits: what a region sends to the cloud in a round, bits.
         minimise: what assignments minimise besides Σ E_m: λ times the largest T_m (``round``), or λ times the mean T_m
             over the edges with devices (``mean_edge``). It changes no bill.
 
@@ -58,6 +61,8 @@ class Workload:
     cloud_hop: bool
     edge_bits: float
     minimise: Minimised
+    region_iterations: int
+    region_bits: float
 
     def __init__(
         self,
@@ -70,6 +75,8 @@ class Workload:
         device_bits: float | None = None,
         edge_bits: float | None = None,
         minimise: Minimised = "round",
+        region_iterations: int = 1,
+        region_bits: float | None = None,
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
@@ -77,8 +84,9 @@ class Workload:
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
-            "edge_bits": model_bits if edge_bits is None else edge_bits,
+            "edge_bits": model_bits if edge_bits is None else edge_bits, "region_iterations": region_iterations,
         }  # fmt: skip
+        values["region_bits"] = values["edge_bits"] if region_bits is None else region_bits
         for name, value in values.items():
             if name != "cloud_hop" and not (np.isfinite(value) and value > 0):
                 setting = "model_bits" if name.endswith("_bits") and device_bits is None else name
@@ -92,13 +100,14 @@ class Workload:
         model_bits: float,
         device_bits: float | None = None,
         edge_bits: float | None = None,
+        region_bits: float | None = None,
     ) -> Workload:
         """Return the workload of a configuration's rounds.
 
         Args:
             config: the experiment's configuration.
             model_bits: the bits of a whole model; z unless ``cost.model_kb`` is set.
-            device_bits, edge_bits: what a device, or an edge, sends in place of a whole model; None: a whole model.
+            device_bits, edge_bits, region_bits: what a device, an edge or a region sends; None: a whole model.
                 Where ``cost.model_kb`` is set, both are scaled with it.
         """
         z = config.cost.model_bits
@@ -110,8 +119,10 @@ class Workload:
         return cls(
             device_bits=sent(device_bits),
             edge_bits=sent(edge_bits),
+            region_bits=sent(region_bits),
+            region_iterations=config.tree.iterations,
             local_iterations=config.training.local_iterations,
-            edge_iterations=config.training.edge_iterations,
+            edge_iterations=config.training.edge_iterations * config.tree.iterations,
             delay_weight=config.cost.delay_weight,
             minimise=config.minimised,
         )
@@ -279,14 +290,60 @@ def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
 
 
 def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
-    """Return the delay (M,), s, and energy (M,), J, of each edge's upload; zeros where the work has no cloud hop.
+    """Return what each edge's hops up to the root take in a round: seconds (M,) and joules (M,).
+
+    These are equations (11) and (12), or zeros where the work has no cloud hop. With R_i iterations of regions they are
+    R_i h_m + h_r s, and R_i j_m J with an equal share of its region's j_r. Without a cloud they are `gossip_hops`.
 
     Raises:
         ConfigError: see `cloud_hop`.
     """
+    delay_s, energy_j = edge_hops(fleet, work)
+    regions = fleet.tree.regions
+    if regions is None or not work.cloud_hop:
+        return delay_s, energy_j
+    top_s, top_j = region_hops(fleet, work)
+    members = np.bincount(regions.parent, minlength=regions.count)
+    share_j = (top_j / np.maximum(members, 1))[regions.parent]
+    return work.region_iterations * delay_s + top_s[regions.parent], work.region_iterations * energy_j + share_j
+
+
+def edge_hops(fleet: Fleet, work: Workload, up: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:
+    """Return seconds and joules of one upload of each edge, (M,): to cloud, region, or neighbours that are `up`."""
+    regions = fleet.tree.regions
     if not work.cloud_hop:
         return np.zeros(fleet.num_edges), np.zeros(fleet.num_edges)
-    return cloud_hop(fleet, work.edge_bits)
+    if fleet.tree.graph is not None:
+        return gossip_hops(fleet, work.edge_bits, up)
+    if regions is None:
+        return cloud_hop(fleet, work.edge_bits)
+    rate = rate_bps(np.asarray(regions.bandwidth_hz), regions.edge_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
+    delay_s = work.edge_bits / rate
+    return delay_s, fleet.edge_power_w * delay_s
+
+
+def region_hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
+    """Return what the upload of each region to the cloud takes: s (R,) and J (R,)."""
+    regions = fleet.tree.regions
+    assert regions is not None
+    hz = np.asarray(fleet.cloud_bandwidth_hz)
+    delay_s = work.region_bits / rate_bps(hz, regions.cloud_gain, regions.power_w, fleet.noise_w_per_hz)
+    return delay_s, regions.power_w * delay_s
+
+
+def gossip_hops(fleet: Fleet, edge_bits: float, up: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:
+    """Return what it takes each edge to send its model to each of its neighbours that are `up`: s (M,) and J (M,).
+
+    It sends to all at once, with an equal share of its bandwidth for each, and its power on each link. The delay is
+    that of the slowest link; the joules add up.
+    """
+    graph = fleet.tree.graph
+    assert graph is not None
+    linked = graph.linked if up is None else graph.linked & up & up[:, None]
+    share_hz = (graph.bandwidth_hz / np.maximum(linked.sum(axis=1), 1))[:, None]
+    rate = rate_bps(share_hz, graph.gain, fleet.edge_power_w[:, None], fleet.noise_w_per_hz)
+    delay_s = np.where(linked, edge_bits / rate, 0.0)
+    return delay_s.max(axis=1, initial=0.0), fleet.edge_power_w * delay_s.sum(axis=1)
 
 
 def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
@@ -330,12 +387,25 @@ def mask_bits(key_bits: float, shares: int) -> float:
     return float(key_bits * (2 + 2 * shares + (shares + 1)))
 
 
-def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:
-    """Return a round's uplink bits: Q models per device, and one per edge with a cloud hop (docs/design.md, D10)."""
-    if work.device_bits == work.edge_bits:  # one product, whose last bit is that of the paper's (H·Q + M)·z
-        return (num_scheduled * work.edge_iterations + (num_edges if work.cloud_hop else 0)) * work.device_bits
-    to_cloud = num_edges * work.edge_bits if work.cloud_hop else 0.0
-    return num_scheduled * work.edge_iterations * work.device_bits + to_cloud
+def message_bits(num_scheduled: int, fleet: Fleet, work: Workload) -> float:
+    """Return a round's bits: Q models per device, and those of every hop above the edges (docs/design.md, D10)."""
+    if not work.cloud_hop:
+        return num_scheduled * work.edge_iterations * work.device_bits
+    sent = sent_above(fleet, work)
+    if (
+        work.device_bits == work.edge_bits and fleet.tree is CLOUD_ALONE
+    ):  # one product, whose last bit is that of the paper's
+        return (num_scheduled * work.edge_iterations + fleet.num_edges) * work.device_bits
+    return num_scheduled * work.edge_iterations * work.device_bits + sent
+
+
+def sent_above(fleet: Fleet, work: Workload) -> float:
+    """Return what edges and regions send in a round in which all are up, bits."""
+    tree = fleet.tree
+    if tree.graph is not None:
+        return float(tree.graph.linked.sum()) * work.edge_bits
+    from_edges = fleet.num_edges * work.region_iterations * work.edge_bits
+    return from_edges + (0.0 if tree.regions is None else tree.regions.count * work.region_bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,7 +528,7 @@ def round_cost(
         energy_j=total_energy_j,
         delay_s=total_delay_s,
         objective=total_energy_j + work.delay_weight * total_delay_s,
-        message_bits=message_bits(chosen.size, fleet.num_edges, work),
+        message_bits=message_bits(chosen.size, fleet, work),
         edge_energy_j=energy_j,
         edge_delay_s=delay_s,
         edge_devices=np.bincount(edges, minlength=fleet.num_edges),

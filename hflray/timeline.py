@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
 from hflray.clock.semi_synchronous import Period
-from hflray.cost import RoundCost, Schedule, Workload, hops
+from hflray.cost import RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
@@ -73,22 +73,36 @@ class Durations:
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """The upload of each edge's model to the cloud.
+    """The uploads of the edges' models, to the cloud or to what else lies above them.
 
     Attributes:
-        delay_s: (M,), s.
+        delay_s: of each edge, (M,), s.
         energy_j: (M,), J.
         made: whether the edge makes it, (M,); an edge that is down from the start does not.
+        bits: what an edge sends each time, (M,), bits; None: ``edge_bits`` of the work.
+        parent: the region of each edge, (M,); None: the cloud is above the edges, or nothing.
+        region_delay_s, region_energy_j: of the upload of each region to the cloud, (R,), s and J.
     """
 
     delay_s: FloatArray
     energy_j: FloatArray
     made: BoolArray
+    bits: FloatArray | None = None
+    parent: IntArray | None = None
+    region_delay_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
-    def of(cls, fleet: Fleet, work: Workload) -> Hops:
-        """Return the hops of equations (11) and (12); none where the work has no cloud hop."""
-        return cls(*hops(fleet, work), np.full(fleet.num_edges, work.cloud_hop))
+    def of(cls, fleet: Fleet, work: Workload, up: BoolArray | None = None) -> Hops:
+        """Return the hops above the edges that are `up` (`hflray.cost.hops`); none where the work has no cloud hop."""
+        made, tree = np.full(fleet.num_edges, work.cloud_hop), fleet.tree
+        made = made if up is None else made & up
+        if tree.graph is not None and work.cloud_hop:
+            linked = tree.graph.linked & made & made[:, None]
+            return cls(*edge_hops(fleet, work, up), made, linked.sum(axis=1) * work.edge_bits)
+        if tree.regions is None or not work.cloud_hop:
+            return cls(*edge_hops(fleet, work), made)
+        return cls(*edge_hops(fleet, work), made, None, tree.regions.parent, *region_hops(fleet, work))
 
     @classmethod
     def none(cls, num_edges: int) -> Hops:
@@ -172,6 +186,8 @@ class Timeline:
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
         runs: what an asynchronous round has beside; None in any other round.
+        region_delay_s: when the model of each region has reached the cloud, (R,), s.
+        region_energy_j: what its edges and its own hop take, (R,), J.
     """
 
     devices: IntArray
@@ -195,6 +211,8 @@ class Timeline:
     message_bits: float
     device_bits: float
     runs: Runs | None = None
+    region_delay_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def spent_j(self) -> FloatArray:
@@ -332,7 +350,9 @@ def timeline(
     needed = rule.arrivals(assigned)
 
     rows = _Rows()
-    now_s, hop_s = np.zeros(num_edges), np.where(hops.made, hops.delay_s, 0.0)
+    above = _Above(hops, ends.fail_s)
+    now_s, hop_s = np.zeros(num_edges), above.hop_s
+    block = work.edge_iterations // work.region_iterations
     left_j = np.array(ends.charge_j, dtype=np.float64)
     gone_s = np.where(left_j > 0, ends.vanish_s, 0.0)
     for q in itertools.count() if period is not None else range(work.edge_iterations):
@@ -384,34 +404,105 @@ def timeline(
         left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         now_s = stop_s
+        if period is None and (q + 1) % block == 0 and q + 1 < work.edge_iterations:
+            now_s = above.meet(now_s)
 
-    # The hop follows the last iteration. A failure before its end loses the edge's rows.
-    edge_delay_s = now_s + hop_s
-    reached = (ends.fail_s > 0) & (ends.fail_s >= edge_delay_s)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.clip((ends.fail_s - now_s) / hops.delay_s, 0.0, 1.0)
-    hop = np.where(hops.made, np.where(reached, 1.0, share), 0.0)
-    edge_delay_s = np.where(reached, edge_delay_s, ends.fail_s)
+    above.finish(now_s)
     all_rows = rows.stacked()
     row_s, is_observed = all_rows.pop("row_s"), all_rows.pop("is_observed")
-    edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + hop * hops.energy_j
-    slowest_s = float(edge_delay_s.max())
+    counts = np.repeat(above.reached, block, axis=0)[:, at] if period is None else above.reached[-1][at]
+    edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + above.edge_j
+    bits = work.edge_bits if hops.bits is None else hops.bits
     return Timeline(
         devices=chosen,
         edges=at,
         samples=weight,
         **all_rows,
-        participates=all_rows["arrived"] & reached[at],
-        edge_delay_s=edge_delay_s,
+        participates=all_rows["arrived"] & counts,
+        edge_delay_s=above.edge_delay_s,
         edge_energy_j=edge_energy_j,
-        reached=reached,
+        reached=above.reached[-1],
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
-        device_delay_s=_mean_of(row_s, is_observed & reached[at]),
-        delay_s=slowest_s if period is None else max(period.period_s, slowest_s),
+        device_delay_s=_mean_of(row_s, is_observed & counts),
+        delay_s=above.delay_s if period is None else max(period.period_s, above.delay_s),
         total_j=float(edge_energy_j.sum()),
-        message_bits=float(all_rows["bits"].sum() + hop.sum() * work.edge_bits),
+        message_bits=float(
+            all_rows["bits"].sum() + (above.sent * bits).sum() + above.region_made.sum() * work.region_bits
+        ),
         device_bits=work.device_bits,
+        region_delay_s=above.region_delay_s,
+        region_energy_j=above.by_region(edge_energy_j),
     )
+
+
+class _Above:
+    """The hops of a round above the edges: to the cloud, or several times to a region, which then sends to the cloud.
+
+    An edge that fails before its hop has ended is lost from then on, and its region waits for it until then.
+
+    Args:
+        hops: the hops.
+        fail_s: when each edge fails, (M,), s.
+
+    Attributes:
+        hop_s: what an edge's hop takes, (M,), s; 0 where it makes none.
+        reached: whether the edge's model has arrived, an entry (M,) for each time that the edges are combined.
+        sent: how many models each edge has sent, (M,); the last may be a part of one.
+        edge_delay_s: T_m, (M,), s: its own iterations and hops, without waiting for other edges of its region.
+        edge_j: what an edge's hops take, with an equal share of its region's, (M,), J.
+        region_made: whether a region sends to the cloud, (R,).
+        region_delay_s: when its model has arrived, (R,), s.
+        delay_s: when the last one has arrived, s.
+    """
+
+    def __init__(self, hops: Hops, fail_s: FloatArray) -> None:
+        self._hops, self._fail_s = hops, fail_s
+        self.hop_s = np.where(hops.made, hops.delay_s, 0.0)
+        self.reached: list[BoolArray] = []
+        self.sent, self._waited_s = np.zeros(len(hops.delay_s)), np.zeros(len(hops.delay_s))
+
+    def _hop(self, now_s: FloatArray) -> FloatArray:
+        """Let each edge send at a moment, (M,), s; return when its model arrives, or when the edge fails."""
+        arrives_s = now_s + self.hop_s
+        reached = (self._fail_s > 0) & (self._fail_s >= arrives_s)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.clip((self._fail_s - now_s) / self._hops.delay_s, 0.0, 1.0)
+        self.sent = self.sent + np.where(self._hops.made, np.where(reached, 1.0, share), 0.0)
+        self.reached.append(reached)
+        return np.where(reached, arrives_s, self._fail_s)
+
+    def meet(self, now_s: FloatArray) -> FloatArray:
+        """Combine the edges of each region; return when each edge goes on, (M,), s."""
+        parent, ends_s = self._hops.parent, self._hop(now_s)
+        assert parent is not None
+        region_s = np.zeros(len(self._hops.region_delay_s))
+        np.maximum.at(region_s, parent, ends_s)
+        self._waited_s += np.where(self.reached[-1], region_s[parent] - ends_s, 0.0)
+        return region_s[parent]
+
+    def by_region(self, values: FloatArray) -> FloatArray:
+        """Return the sums of the edges' values, (M,), by region, (R,)."""
+        if self._hops.parent is None:
+            return np.zeros(0)
+        return np.bincount(self._hops.parent, values, len(self.region_delay_s)).astype(np.float64)
+
+    def finish(self, now_s: FloatArray) -> None:
+        """Let each edge send for the last time, and each region to the cloud."""
+        ends_s, parent = self._hop(now_s), self._hops.parent
+        self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * self._hops.energy_j
+        self.region_made = np.zeros(len(self._hops.region_delay_s))
+        self.region_delay_s = self.region_made
+        self.delay_s = float(ends_s.max())
+        if parent is None:
+            return
+        np.maximum.at(self.region_made, parent, (self.reached[-1] & self._hops.made).astype(np.float64))
+        region_s = np.zeros(len(self.region_made))
+        np.maximum.at(region_s, parent, ends_s)
+        self.region_delay_s = region_s + self.region_made * self._hops.region_delay_s
+        self.delay_s = float(self.region_delay_s.max())
+        self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]
+        members = np.bincount(parent, minlength=len(region_s))
+        self.edge_j = self.edge_j + (self.region_made * self._hops.region_energy_j / members)[parent]
 
 
 class _Rows:

@@ -45,8 +45,8 @@ class Frame:
     """Where and when models are combined. The plan of the round gives every value.
 
     Attributes:
-        place: whether an edge combines devices, or the cloud combines edges.
-        index: the edge's index; 0 at the cloud.
+        place: whether an edge combines devices, a region edges, or the cloud what lies below it.
+        index: the index of the edge or region; 0 at the cloud.
         round: i, from 1.
         iteration: the edge iteration, from 0; 0 at the cloud.
         size: the number of senders.
@@ -58,7 +58,7 @@ class Frame:
             0: none.
     """
 
-    place: Literal["edge", "cloud"]
+    place: Literal["edge", "region", "cloud"]
     index: int
     round: int
     iteration: int

@@ -27,6 +27,7 @@ from hflray.config.training import (
     PrivacyConfig,
     TrainingConfig,
 )
+from hflray.config.tree import TreeConfig
 from hflray.config.world import WorldConfig
 from hflray.support import references
 from hflray.support.text import holds_secret, shorten
@@ -135,6 +136,7 @@ class ExperimentConfig(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     fleet: FleetConfig = FleetConfig()
+    tree: TreeConfig = TreeConfig()
     cost: CostConfig = CostConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     assignment: AssignmentConfig = AssignmentConfig()
@@ -149,6 +151,40 @@ class ExperimentConfig(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    def _of_the_tree(self) -> Iterator[str]:
+        """Yield what is not defined with regions, or without a cloud."""
+        region, gossip = self.tree.region, self.tree.gossip
+        if region is None and gossip is None:
+            return
+        beside = "tree.gossip" if region is None else "tree.region"
+        if self.clock.cloud != CloudClockConfig():
+            yield (
+                f"clock.cloud: got {self.clock.cloud.kind} with {beside}; accepted with it: synchronous; remove one of "
+                "them"
+            )
+        if self.clock.edge.asynchronous is not None:
+            yield f"clock.edge.asynchronous: got settings with {beside}; accepted with it: null; remove one of them"
+        if self.privacy.clip is not None:
+            yield (
+                f"privacy.clip: got {self.privacy.clip:g} with {beside}, whose account is not defined there; accepted "
+                "with it: null; remove one of them"
+            )
+        if region is not None and region.count > self.fleet.num_edges:
+            yield (
+                f"tree.region.count: got {region.count} with fleet.num_edges = {self.fleet.num_edges}, and a region "
+                f"would have no edge; accepted: 1 to {self.fleet.num_edges}; lower it, or raise fleet.num_edges"
+            )
+        if gossip is not None and self.aggregation.cloud.name != "mean":
+            yield (
+                f"aggregation.cloud.name: got {references.spoken(self.aggregation.cloud.name)} with tree.gossip, which "
+                "has no cloud; accepted with it: mean; remove one of them"
+            )
+        if gossip is not None and self.allocation.coupling == "joint":
+            yield (
+                "allocation.coupling: got joint with tree.gossip, and one deadline for all edges belongs to a cloud; "
+                "accepted with it: per_edge; remove one of them"
+            )
 
     def contradictions(self) -> Iterator[str]:
         if self.target_accuracy is not None and self.target.value is not None:
@@ -172,6 +208,7 @@ class ExperimentConfig(Section):
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
+        yield from self._of_the_tree()
         check_size(self)
         n = self.fleet.num_devices
         if self.scheduling.num_scheduled > n:
@@ -211,6 +248,8 @@ def check_size(config: ExperimentConfig) -> None:
         name = "fleet.num_edges" if cloud.updates is None else "clock.cloud.asynchronous.updates"
         turns = {name: cloud.updates or config.fleet.num_edges}
     passes = {"training.edge_iterations": training.edge_iterations}
+    if config.tree.iterations > 1:
+        passes["tree.region.iterations"] = config.tree.iterations
     devices = {"scheduling.num_scheduled": scheduled} if cloud is None else {"devices of an edge": scheduled // edges}
     if edge is not None:
         passes = {} if edge.updates is None else {"clock.edge.asynchronous.updates": edge.updates}

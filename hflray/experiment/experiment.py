@@ -27,6 +27,7 @@ from hflray.assignment.sticky import check_once
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.config.clock import CloudClockConfig
+from hflray.config.tree import TreeConfig
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
@@ -45,12 +46,13 @@ from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.reader import fit
 from hflray.timeline import Durations, Hops, Timeline, timeline
 from hflray.training.backend import Backend
-from hflray.training.hierarchy import AnyTask, Hierarchy
+from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
-from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision
+from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision, check_tree
 from hflray.training.network_check import check_network
 from hflray.training.privacy import RELEASES, Accountant
+from hflray.training.program import AnyTask
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.world import World
 from hflray.world.turns import UnderWay
@@ -145,7 +147,9 @@ class Experiment:
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
         self._target = Target.of(config, self.scenario.dataset, self.scenario.validation)
         samples = self.scenario.fleet.samples
-        self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
+        self.backend = Backend(
+            config, self.problem, samples, cpus, gpus, settled, keep_actors, self.scenario.fleet.tree
+        )
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
             check_network(self.problem, config.training, config.seed, self.scenario.device_data())
@@ -162,6 +166,8 @@ class Experiment:
             check_any_edges(self.assigner)
         self.turns = PlannedTurns.of(config, self.work)
         self.under_way = UnderWay.first(config.fleet.num_edges)
+        if config.tree != TreeConfig():
+            check_tree(self.backend.method, config.tree.gossip is not None)
         if config.clock.cloud.asynchronous is not None:
             check_asynchronous_cloud(self.backend.method)
         if config.clock.edge.asynchronous is not None:
@@ -211,8 +217,9 @@ class Experiment:
         """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
-        device_bits = method.device_bits(sizes, statistics, self._config.training.edge_iterations)
-        sent = device_bits, method.edge_bits(sizes, statistics)
+        edge_iterations = self._config.training.edge_iterations * self._config.tree.iterations
+        device_bits = method.device_bits(sizes, statistics, edge_iterations)
+        sent = device_bits, method.edge_bits(sizes, statistics), method.region_bits(sizes, statistics)
         self._check_memory(sum(sizes))
         work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
         work = work.with_masks(self._config)
@@ -269,6 +276,9 @@ class Experiment:
         clock.lap("train_s")
         after = self._after(plan, trained.losses, model)
         test, judged, logged = self._target.evaluate(hierarchy, index, model)
+        for edge, own in trained.state.edges.items():
+            name = metrics.edge_metric(edge, METRIC_OF[self.problem.kind])
+            logged = {**logged, name: hierarchy.evaluate(own).score}
         clock.lap("evaluate_s")
 
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
@@ -293,7 +303,8 @@ class Experiment:
             return self.turns.task(plan.played, plan.round, wants_losses)
         if not len(plan.schedule.devices):
             return None
-        return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses)
+        reached = plan.timeline.reached if self.config.tree.gossip is not None else None
+        return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses, reached)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""

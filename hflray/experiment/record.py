@@ -194,6 +194,9 @@ class RoundRecord:
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
             values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
+        for region, delay_s in enumerate(self.timeline.region_delay_s):
+            values[metrics.region_metric(region, "delay_s")] = float(delay_s)
+            values[metrics.region_metric(region, "energy_j")] = float(self.timeline.region_energy_j[region])
         return values
 
     def spent_j(self) -> FloatArray:

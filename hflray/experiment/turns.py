@@ -17,8 +17,7 @@ from hflray.cost import RoundCost, Schedule, Workload
 from hflray.experiment.passes import MixingEdges, PlanInWorld
 from hflray.experiment.record import restored
 from hflray.timeline import Timeline
-from hflray.training.asynchronous import TurnsTask, TurnTask
-from hflray.training.mixing import MixesTask, MixTask
+from hflray.training.program import PlayedTask
 from hflray.world import Outlook, World
 from hflray.world.turns import AsynchronousRound, Turn, UnderWay, play, play_together
 
@@ -91,7 +90,7 @@ class PlannedTurns:
             return played
         return replace(played, after=mixing.after(played.after))
 
-    def task(self, played: AsynchronousRound, index: int, wants_losses: bool) -> TurnsTask | MixesTask:
+    def task(self, played: AsynchronousRound, index: int, wants_losses: bool) -> PlayedTask:
         """Return what a round trains: the turns whose updates arrive in it.
 
         Args:
@@ -99,30 +98,13 @@ class PlannedTurns:
             index: i, from 1.
             wants_losses: whether the losses of the devices are computed.
         """
-        buffers = self.rule is not None and self.rule.buffer > 1
-        if self.edges is None:
-            return task_of(played, index, buffers, wants_losses)
-        turns = []
-        for update in played.updates:
-            turn = update.turn
-            turns.append(
-                MixTask(
-                    edge=turn.edge,
-                    round_index=turn.round,
-                    first=turn.first,
-                    version=turn.fetched,
-                    begin_s=turn.begin_s,
-                    arrives_s=turn.end_s,
-                    mixes=turn.mixed,
-                    source=_source(turn, index),
-                    share=update.share,
-                    shares=update.shares,
-                    steps=update.steps,
-                )
-            )
-        under_way = {turn.edge: _source(turn, index) for turn in played.after.turns}
-        return MixesTask(
-            index, tuple(turns), under_way, _versions_to_keep(played), self.rule is None, buffers, wants_losses
+        return PlayedTask(
+            index,
+            played,
+            mixes=self.edges is not None,
+            together=self.rule is None,
+            buffers=self.rule is not None and self.rule.buffer > 1,
+            wants_losses=wants_losses,
         )
 
 
@@ -163,55 +145,6 @@ class _Waiting:
             power_w=plan.outlook.fleet.power_w[plan.schedule.devices[rows]],
             happens=timeline,
         )
-
-
-def task_of(played: AsynchronousRound, index: int, buffers: bool, wants_losses: bool) -> TurnsTask:
-    """Return what a round trains: the turns whose updates arrive in it.
-
-    Args:
-        played: what happens in the round.
-        index: i, from 1.
-        buffers: whether the cloud has a buffer.
-        wants_losses: whether the losses of the devices are computed.
-    """
-    turns = []
-    for update in played.updates:
-        turn, rows = update.turn, update.turn.happens
-        ends_s = rows.iteration_end_s[:, 0]
-        turns.append(
-            TurnTask(
-                edge=turn.edge,
-                round_index=turn.round,
-                first=turn.first,
-                devices=rows.devices,
-                participates=rows.participates,
-                begin_s=turn.begin_s + np.concatenate([[0.0], ends_s[:-1]]),
-                arrives_s=turn.end_s,
-                source=_source(turn, index),
-                share=update.share,
-                shares=update.shares,
-                steps=update.steps,
-            )
-        )
-    under_way = {turn.edge: _source(turn, index) for turn in played.after.turns}
-    return TurnsTask(index, tuple(turns), under_way, buffers, wants_losses)
-
-
-def _versions_to_keep(played: AsynchronousRound) -> tuple[tuple[int, int], ...]:
-    """Return edge and version of the models that later rounds need, and that exist after this one.
-
-    The versions that a turn under way makes do not exist before its update arrives.
-    """
-    after = played.after
-    first = {turn.edge: turn.fetched for turn in after.turns}
-    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
-    needed += [(edge, waiting.version) for edge, passes in after.passes().items() for waiting in passes]
-    return tuple(sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]}))
-
-
-def _source(turn: Turn, index: int) -> int | None:
-    """Return how many updates the round had before an edge fetched; None: it fetched in an earlier round."""
-    return turn.position if turn.round == index else None
 
 
 def under_way_of(state: Mapping[str, Any]) -> UnderWay:

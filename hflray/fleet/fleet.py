@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.config import FleetConfig
+from hflray.config.tree import TreeConfig
 from hflray.errors import ConfigError
 from hflray.fleet import links as link
 from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand
+from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.support.arrays import FloatArray, IntArray
 
 _PER_DEVICE = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
@@ -52,6 +54,8 @@ class Fleet:
         is_placed: whether positions of devices were given, from which motion then starts.
         battery_j: the capacity of each device's battery, (N,), J; None: that of ``world.battery``.
         device_names, edge_names: what the user calls each device, N texts, and each edge, M texts; None: their indices.
+        edge_parents: the region of each edge, M texts; None: the nearest one, where there are regions.
+        tree: what lies above the edges (`Fleet.with_tree`).
 
     Examples:
         >>> import numpy as np
@@ -81,6 +85,8 @@ class Fleet:
     battery_j: FloatArray | None = None
     device_names: tuple[str, ...] | None = None
     edge_names: tuple[str, ...] | None = None
+    edge_parents: tuple[str, ...] | None = None
+    tree: Tree = CLOUD_ALONE
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,7 +102,7 @@ class Fleet:
         expected |= {"position_m": (n, 2), "edge_position_m": (m, 2), "distance_m": (n, m), "gain": (n, m)}
         expected |= {name: (n,) for name in ("capacitance", "battery_j") if np.ndim(getattr(self, name))}
         expected |= {"device_names": (n,)} if self.device_names is not None else {}
-        expected |= {"edge_names": (m,)} if self.edge_names is not None else {}
+        expected |= {name: (m,) for name in ("edge_names", "edge_parents") if getattr(self, name) is not None}
         for name, shape in expected.items():
             got = np.shape(getattr(self, name))
             if got != shape:
@@ -195,8 +201,10 @@ class Fleet:
         """
         index = np.asarray(edges, dtype=np.intp)
         chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in (*_PER_EDGE, "edge_position_m")}
-        if self.edge_names is not None:
-            chosen["edge_names"] = tuple(self.edge_names[i] for i in index)
+        for name in ("edge_names", "edge_parents"):
+            if (names := getattr(self, name)) is not None:
+                chosen[name] = tuple(names[i] for i in index)
+        chosen["tree"] = self.tree.take_edges(index)
         if self.links is None:
             distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
             return replace(self, **chosen, distance_m=distance_m, gain=gain)
@@ -291,6 +299,11 @@ class Fleet:
         scale = np.cbrt(np.asarray(self.capacitance) / alpha)
         scaled = {name: getattr(self, name) * scale for name in ("cycles_per_sample", "max_cpu_hz")}
         return replace(self, capacitance=alpha, **scaled), scale
+
+    def with_tree(self, tree: TreeConfig, config: FleetConfig, seed: int) -> Fleet:
+        """Return the same fleet with what lies above its edges, as the section ``tree`` says (`Tree.of`)."""
+        made = Tree.of(tree, config, self.edge_position_m, seed, self.edge_parents)
+        return replace(self, tree=made)
 
     def with_samples(self, samples: ArrayLike) -> Fleet:
         """Return the same fleet with `samples` (N,): an experiment's D_n are its partition's sizes."""

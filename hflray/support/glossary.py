@@ -396,12 +396,30 @@ PER_EDGE = (
     Metric("edge/<m>/delay_s", "Delay of edge m", "s", "round", "T_m of edge m, from 0 to M − 1, with its cloud hop"),
     Metric("edge/<m>/energy_j", "Energy of edge m", "J", "round", "E_m of edge m, with its cloud hop"),
     Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
-)
+    Metric(
+        "edge/<m>/accuracy", "Accuracy of edge m", "1", "round",
+        "the main metric of edge m's own model on the test set, with `tree.gossip` only; r2 or token_accuracy for "
+        "other data",
+    ),
+    Metric(
+        "region/<r>/delay_s", "Delay of region r", "s", "round",
+        "when the model of region r has reached the cloud, with `tree.region` only",
+    ),
+    Metric(
+        "region/<r>/energy_j", "Energy of region r", "J", "round",
+        "what the edges of region r and its own hop take, with `tree.region` only",
+    ),
+)  # fmt: skip
 
 
 def edge_metric(edge: int, quantity: str) -> str:
-    """Return the name of an edge's metric; `quantity` is ``delay_s``, ``energy_j`` or ``devices``."""
+    """Return the name of an edge's metric; `quantity` is ``delay_s``, ``energy_j``, ``devices`` or a main metric."""
     return f"edge/{edge}/{quantity}"
+
+
+def region_metric(region: int, quantity: str) -> str:
+    """Return the name of a region's metric; `quantity` is ``delay_s`` or ``energy_j``."""
+    return f"region/{region}/{quantity}"
 
 
 # Assignment studies, and the training of an assigner or a scheduler.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig, TrainingConfig
+from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
@@ -35,6 +36,7 @@ class Backend:
             that torch finds where Ray does not run.
         settled: settings of ``training`` that have been settled elsewhere.
         keep_actors: `close` leaves the actors to this process's next experiment.
+        tree: what lies above the edges.
 
     Attributes:
         training: the configuration's section ``training``, with the settings that are settled so far.
@@ -50,8 +52,9 @@ class Backend:
         gpus: float | None = None,
         settled: Mapping[str, Any] | None = None,
         keep_actors: bool = False,
+        tree: Tree = CLOUD_ALONE,
     ) -> None:
-        self._keep = keep_actors
+        self._keep, self._tree = keep_actors, tree
         self.training = config.training.model_copy(update=dict(settled or {}))
         self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
         self._problem, self.method = problem, Method.of(config)
@@ -85,10 +88,10 @@ class Backend:
         if self._hierarchy is None:
             job, edges = self.job(), self._config.fleet.num_edges
             if self.training.backend == "serial":
-                self._hierarchy = SerialHierarchy(job, data(), edges)
+                self._hierarchy = SerialHierarchy(job, data(), edges, self._tree)
             else:
                 pool = self.pool(self._cpus or start_ray())
-                self._hierarchy = RayHierarchy(job, data(), edges, *pool, keep=self._keep)
+                self._hierarchy = RayHierarchy(job, data(), edges, *pool, keep=self._keep, tree=self._tree)
         return self._hierarchy
 
     @property
@@ -126,7 +129,7 @@ class Backend:
             device=training.device,
             cuda_graph=training.cuda_graph,
             method=self.method if stream_name == "batches" else Method(),
-            edge_iterations=training.edge_iterations,
+            edge_iterations=training.edge_iterations * self._config.tree.iterations,
         )
 
     def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
@@ -161,4 +164,4 @@ class Backend:
     def _passes_per_round(self) -> int:
         """Return the sample passes of a round whose devices have the mean number of samples."""
         load: int = math.ceil(self._samples.mean() * self._config.scheduling.num_scheduled)
-        return load * self.training.local_iterations * self.training.edge_iterations
+        return load * self.training.local_iterations * self.training.edge_iterations * self._config.tree.iterations

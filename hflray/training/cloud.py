@@ -1,13 +1,15 @@
-"""The cloud of Algorithm 1: it combines all edges at one moment (equations 3 and 16), or takes each when it arrives.
+"""What stands above the edges: the cloud combines edges or regions (equations 3 and 16), or takes each when it arrives;
+regions combine edges; or edges mix without a cloud.
 
 No Ray, no torch. The updates of an asynchronous cloud are those of `hflray.clock.asynchronous`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,15 +19,11 @@ from hflray.errors import DivergedError
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.exchange import Lifted, Version, add_extra, delivered
+from hflray.training.iterations import Iterations
 from hflray.training.method import Method
-from hflray.training.plan import RoundPlan
-from hflray.training.rules.base import CloudReport, EdgeReport, Memory
+from hflray.training.rules.base import CloudReport, EdgeReport
 from hflray.training.rules.own import at_cloud, vectors_for
-from hflray.training.state import TrainingState
-
-if TYPE_CHECKING:
-    from hflray.training.asynchronous import TurnTask
-    from hflray.training.mixing import MixTask
+from hflray.training.state import TrainingSetting, TrainingState
 
 BUFFER, NEWEST = "buffer", "newest."  # names among what the cloud keeps
 
@@ -79,47 +77,35 @@ class Merge:
     buffers: bool
     steps: bool
 
-    @classmethod
-    def of(cls, plan: RoundPlan, turn: TurnTask | MixTask, buffers: bool) -> Self:
-        """Return the update of an edge's turn with the plan of its edge iterations."""
-        setting = plan.setting
-        return cls(
-            method=setting.method,
-            seed=setting.seed,
-            sizes=setting.sizes,
-            num_devices=len(setting.samples),
-            position=(turn.round_index, turn.first + len(plan.iterations) - 1),
-            edge=turn.edge,
-            rate=plan.rate_of(turn.edge),
-            extra_bits=plan.extra_bits,
-            share=turn.share,
-            shares=tuple(turn.shares.items()),
-            buffers=buffers,
-            steps=turn.steps,
-        )
-
 
 def towards(model: FloatVector, arriving: FloatVector, share: float) -> FloatArray:
     """Return (1 − α) w + α w', (P,) float64, for the share α."""
     return np.asarray((1.0 - share) * model.astype(np.float64) + share * arriving)
 
 
-def combine_edges(
-    plan: RoundPlan, before: TrainingState, models: Mapping[int, Any], sums: Iterable[Mapping[str, SumVector]]
+def combine(
+    iterations: Iterations,
+    before: TrainingState,
+    models: Mapping[int, Any],
+    weights: Mapping[int, int],
+    sums: Iterable[Mapping[str, SumVector]],
 ) -> TrainingState:
     """Return the state after a round; what devices keep is that of `before`.
 
     Args:
-        plan: the plan of the round.
+        iterations: the edge iterations of the round.
         before: the state before it, with what its devices keep now.
-        models: what each edge hands up, by edge: a `Version`, or a `Lifted` where the cloud adds the edges' sums.
+        models: what each edge or region hands up, by its number: a `Version`, or a `Lifted` where the cloud adds the
+            edges' sums.
+        weights: the weight of each, by its number.
         sums: the sums of the rule's vectors, of each edge and edge iteration.
 
     Raises:
         DivergedError: the global model is not finite.
     """
-    setting = plan.setting
-    parts, frame = setting.method.parts(), plan.cloud_frame()
+    setting = iterations.setting
+    parts = setting.method.parts()
+    frame = iterations.frame_above("cloud", 0, 0, list(weights.values()))
     if len(models) < parts.cloud.least:
         return before
     end = len(before.model) - setting.statistics
@@ -127,39 +113,87 @@ def combine_edges(
     reports: dict[int, EdgeReport] = {}
     arrived: list[Sent] = []
     if all(isinstance(model, Lifted) for model in models.values()):
-        totals = [models[edge] for edge in sorted(models)]
+        totals = [models[sender] for sender in sorted(models)]
         lifted, sums = [total.part for total in totals], [*(total.extra for total in totals), *sums]
     else:
-        arrived = _arrivals(plan, before, models, residuals)
-        reports = {sent.sender: EdgeReport(sent.model[:end], plan.rate_of(sent.sender)) for sent in arrived}
+        arrived = _arrivals(iterations, before, models, weights, residuals)
+        if setting.tree.regions is None:
+            reports = {sent.sender: EdgeReport(sent.model[:end], iterations.rate_of(sent.sender)) for sent in arrived}
         lifted = [parts.cloud.lift(sent, frame) for sent in arrived]
     model, cloud = finished(parts.cloud, parts.cloud.combine(lifted), before.model, before.cloud, frame)
-    extra = {name: mean(total, 1, plan.extra_bits) for name, total in add_extra(sums).items()}
+    extra = {name: mean(total, 1, iterations.extra_bits) for name, total in add_extra(sums).items()}
     plain = _plain_mean(arrived, frame) if arrived else model
     report = CloudReport(before.model[:end], plain[:end], reports, extra, len(setting.samples))
     trained, rule = at_cloud(parts.rule, report, before.rule)
     if trained is not None:
         model = np.concatenate([trained, model[end:]]).astype(np.float32)
-    if not np.isfinite(model).all():
-        raise DivergedError(f"round {plan.index}: the global model is not finite; lower training.learning_rate")
+    _check_finite(model, iterations.index)
     return replace(before, model=model, residuals=residuals, rule=rule, cloud=cloud)
 
 
+def mix_edges(setting: TrainingSetting, before: TrainingState, models: Mapping[int, FloatVector]) -> TrainingState:
+    """Return the state after a round without a cloud, in which some edges have sent their models to their neighbours.
+
+    The new model of an edge is Σ_j W_ij w_j, in float64 and in the order of the edges, and that of one that is down
+    stays. The global model, which nobody trains on, is the mean over all edges.
+
+    Args:
+        setting: what is the same in all rounds.
+        before: the state before it, with what its devices keep now.
+        models: the model of each edge that mixes, by edge.
+
+    Raises:
+        DivergedError: a model is not finite.
+    """
+    graph, count = setting.tree.graph, setting.num_edges
+    assert graph is not None
+    mixes = np.isin(np.arange(count), list(models))
+    weights = graph.weights_among(mixes)
+    sent = {edge: before.edges.get(edge, before.model) for edge in range(count)} | dict(models)
+    mixed = dict(sent)
+    for edge in models:
+        neighbours = np.flatnonzero(weights[edge]).tolist()
+        mixed[edge] = _sum([weights[edge, m] * sent[m].astype(np.float64) for m in neighbours]).astype(np.float32)
+    model = (_sum([mixed[edge].astype(np.float64) for edge in range(count)]) / count).astype(np.float32)
+    _check_finite(model, None)
+    return replace(before, model=model, edges=mixed)
+
+
+def _sum(parts: Sequence[FloatArray]) -> FloatArray:
+    """Return a sum whose order is that of its parts, so that its bits are the same everywhere."""
+    return functools.reduce(np.add, parts)
+
+
+def _check_finite(model: FloatVector, index: int | None) -> None:
+    if not np.isfinite(model).all():
+        where = "" if index is None else f"round {index}: "
+        raise DivergedError(f"{where}the global model is not finite; lower training.learning_rate")
+
+
 def _arrivals(
-    plan: RoundPlan, before: TrainingState, models: Mapping[int, Version], residuals: dict[int, FloatVector]
+    iterations: Iterations,
+    before: TrainingState,
+    models: Mapping[int, Version],
+    weights: Mapping[int, int],
+    residuals: dict[int, FloatVector],
 ) -> list[Sent]:
-    """Return the edges' models as they arrive: scaled by the rule and compressed; see `delivered`."""
-    setting, edges, weights = plan.setting, sorted(models), plan.edge_weights()
+    """Return models as they arrive at the cloud: scaled by the rule and compressed; see `delivered`."""
+    place: Literal["edge", "region"] = "edge"
+    setting, senders, parts = iterations.setting, sorted(models), iterations.setting.method.parts()
+    if setting.tree.regions is None:
+        scales, compressor = iterations.edge_scales(senders), parts.edge_compressor
+    else:
+        scales, compressor, place = np.ones(len(senders)), parts.region_compressor, "region"
     arrived = []
-    for edge, factor in zip(edges, plan.edge_scales(edges), strict=True):
-        rng = stream(setting.seed, "compression of edges", plan.index, edge)
+    for sender, factor in zip(senders, scales, strict=True):
+        rng = stream(setting.seed, f"compression of {place}s", iterations.index, sender)
         model, residual = delivered(
-            models[edge].model, before.model, float(factor), setting.method.parts().edge_compressor, setting.sizes, rng,
-            residuals.get(edge), "edge",
+            models[sender].model, before.model, float(factor), compressor, setting.sizes, rng,
+            residuals.get(sender), place,
         )  # fmt: skip
         if residual is not None:
-            residuals[edge] = residual
-        arrived.append(Sent(model, before.model, weights[edge], edge))
+            residuals[sender] = residual
+        arrived.append(Sent(model, before.model, weights[sender], sender))
     return arrived
 
 
@@ -168,6 +202,60 @@ def _plain_mean(arrived: Sequence[Sent], frame: Frame) -> FloatVector:
     plain = Mean()
     model, _ = plain.finish(plain.combine([plain.lift(sent, frame) for sent in arrived]), arrived[0].model, {}, frame)
     return model
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A region combines its edges.
+
+    Attributes:
+        method: what happens inside a round.
+        frame: where and when.
+        sizes: how many numbers each trained tensor of the network has.
+        edges: the edges whose models it combines.
+        weights: the weight of each.
+    """
+
+    method: Method
+    frame: Frame
+    sizes: tuple[int, ...]
+    edges: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+def gathered(
+    gather: Gather, before: Version, versions: Sequence[Version], residuals: Mapping[int, FloatVector]
+) -> tuple[Version, Mapping[int, FloatVector]]:
+    """Return the next version of a region, and what its edges keep of their compressed updates.
+
+    Args:
+        gather: who sends.
+        before: the region's version, with which its edges began.
+        versions: the edges' models.
+        residuals: what the edges have kept, by edge.
+
+    Raises:
+        DivergedError: the model is not finite.
+    """
+    parts, frame, residuals = gather.method.parts(), gather.frame, dict(residuals)
+    if len(gather.edges) < parts.region.least:
+        return before, residuals
+    lifted = []
+    for edge, weight, version in zip(gather.edges, gather.weights, versions, strict=True):
+        rng = stream(frame.seed, "compression of edges", frame.round, frame.iteration, edge)
+        model, residual = delivered(
+            version.model, before.model, 1.0, parts.edge_compressor, gather.sizes, rng, residuals.get(edge), "edge"
+        )
+        if residual is not None:
+            residuals[edge] = residual
+        lifted.append(parts.region.lift(Sent(model, before.model, weight, edge), frame))
+    start = parts.region.start(sum(gather.sizes))
+    model, _ = finished(parts.region, parts.region.combine(lifted), before.model, start, frame)
+    if not np.isfinite(model).all():
+        raise DivergedError(
+            f"round {frame.round}: the model of region {frame.index} is not finite; lower training.learning_rate"
+        )
+    return Version(model, before.vectors), residuals
 
 
 def merged(
@@ -217,13 +305,3 @@ def merged(
     )
     _, rule = at_cloud(parts.rule, report, cloud.rule)
     return Version(new, vectors_for(parts.rule, rule, edge, end)), Cloud(new, rule, stored, residuals)
-
-
-def after_merges(
-    before: TrainingState, cloud: Cloud, memories: Mapping[int, Memory], fetched: Mapping[int, Version]
-) -> TrainingState:
-    """Return the state after a round of updates, given what its devices keep now and the edges under way fetched."""
-    return replace(
-        before, model=cloud.model, memories={**before.memories, **memories}, residuals=cloud.residuals,
-        rule=cloud.rule, cloud=cloud.stored, fetched=fetched,
-    )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hflray.aggregation import Aggregator, Frame, finished
+from hflray.aggregation import Aggregator, FloatVector, Frame, finished
 from hflray.errors import DivergedError
-from hflray.training.cloud import Cloud, Merge, merged, towards
+from hflray.training.cloud import Cloud, Gather, Merge, gathered, merged, towards
 from hflray.training.exchange import Lifted, Version, add_extra
 from hflray.training.privacy import noised
 
@@ -80,6 +80,12 @@ class EdgeWorker:
     ) -> tuple[Version, Cloud]:
         """Return what an edge fetches after its update, and the cloud; see `hflray.training.cloud.merged`."""
         return merged(merge, cloud, trained, fetched, beside)
+
+    def gather(
+        self, gather: Gather, before: Version, residuals: Mapping[int, FloatVector], *versions: Version
+    ) -> tuple[Version, Mapping[int, FloatVector]]:
+        """Return the next version of a region, and what its edges keep; see `hflray.training.cloud.gathered`."""
+        return gathered(gather, before, versions, residuals)
 
 
 def _finished(aggregator: Aggregator, frame: Frame, before: Version, lifted: Sequence[Lifted]) -> Version:

@@ -125,7 +125,7 @@ def delivered(
     sizes: Sequence[int],
     rng: np.random.Generator,
     residual: FloatVector | None,
-    place: Literal["device", "edge"] = "device",
+    place: Literal["device", "edge", "region"] = "device",
 ) -> tuple[FloatVector, FloatVector | None]:
     """Return a model as it arrives, (P,), and the sender's next residual.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hflray.aggregation import Frame
 from hflray.training.actor_pool import ActorPool
-from hflray.training.cloud import Merge
+from hflray.training.cloud import Gather, Merge
 from hflray.training.edge import EdgeWorker
 from hflray.training.exchange import EdgeTask, Ref, Trained
 from hflray.training.job import DeviceData, LocalJob
@@ -104,6 +104,12 @@ class Executor:
         """
         arguments = merge, cloud, trained, fetched, *beside
         version, after = self._pool.call(self._pool.edges[0], "merge", *arguments, results=2)
+        return version, after
+
+    def gather(self, gather: Gather, before: Ref, versions: Sequence[Ref], residuals: Ref) -> tuple[Ref, Ref]:
+        """Return a region's next version, and what its edges keep (`hflray.training.cloud.gathered`)."""
+        arguments = gather, before, residuals, *versions
+        version, after = self._pool.call(self._worker(gather.frame.index), "gather", *arguments, results=2)
         return version, after
 
     def _worker(self, edge: int) -> Any:

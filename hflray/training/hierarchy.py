@@ -18,31 +18,30 @@ from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector
 from hflray.errors import WorkerLostError
+from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
 from hflray.training.actor_pool import ActorPool, pool_of
-from hflray.training.algorithm1 import train_round
-from hflray.training.asynchronous import TurnsTask, train_turns
+from hflray.training.driver import train_round
 from hflray.training.exchange import Version
 from hflray.training.executor import Executor, LocalPool, Pool
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, ModelEvaluation, Part, steps_of
-from hflray.training.mixing import MixesTask, train_mixes
 from hflray.training.plan import PoolSize, balance
+from hflray.training.program import AnyTask
 from hflray.training.start import last_line, start_ray
-from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
+from hflray.training.state import RoundResult, TrainingSetting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
 log = logging.getLogger(__name__)
-AnyTask = RoundTask | TurnsTask | MixesTask
 Result = TypeVar("Result")
 
 MAX_EDGE_ACTORS = 8  # an edge only adds a few arrays, so more processes would cost more than they save
 ATTEMPTS = 3  # attempts at a round before lost actors end the trial
 
 
-def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> TrainingSetting:
-    """Return what is the same in all rounds of an experiment with M edges."""
+def setting_of(job: LocalJob, data: DeviceData, num_edges: int, tree: Tree) -> TrainingSetting:
+    """Return what is the same in all rounds of an experiment with M edges, and what lies above them."""
     module, samples = build(job.problem, job.seed), np.diff(data.offsets)
     counts, which = np.unique(samples, return_inverse=True)
     return TrainingSetting(
@@ -54,6 +53,7 @@ def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> TrainingSetti
         rate=job.learning_rate,
         sizes=tuple(tensor.numel() for tensor in trained(module)),
         statistics=num_statistics(module),
+        tree=tree,
     )
 
 
@@ -65,26 +65,22 @@ class Hierarchy:
         data: the samples of all devices.
         num_edges: M.
         pool: where its work is done.
+        tree: what lies above the edges.
 
     Attributes:
         setting: what is the same in all rounds.
         pool: where its work is done.
     """
 
-    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, pool: Pool) -> None:
-        self.setting, self.pool, self._kind = setting_of(job, data, num_edges), pool, job.problem.kind
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, pool: Pool, tree: Tree) -> None:
+        self.setting, self.pool, self._kind = setting_of(job, data, num_edges, tree), pool, job.problem.kind
         self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
 
     def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
-        """Train a round of any clock; see `hflray.training.algorithm1.train_round`."""
+        """Train a round of any clock; see `hflray.training.driver.train_round`."""
 
         def attempt() -> RoundResult:
-            executor = Executor(self.pool, self.setting.method)
-            if isinstance(task, TurnsTask):
-                return train_turns(executor, self.setting, task, before)
-            if isinstance(task, MixesTask):
-                return train_mixes(executor, self.setting, task, before)
-            return train_round(executor, self.setting, task, before)
+            return train_round(Executor(self.pool, self.setting.method), self.setting, task, before)
 
         return self._recovering(f"round {task.round_index}", attempt)
 
@@ -164,8 +160,8 @@ class Hierarchy:
 class SerialHierarchy(Hierarchy):
     """Algorithm 1 in this process."""
 
-    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int) -> None:
-        super().__init__(job, data, num_edges, LocalPool(job, data))
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, tree: Tree = CLOUD_ALONE) -> None:
+        super().__init__(job, data, num_edges, LocalPool(job, data), tree)
 
 
 class RayHierarchy(Hierarchy):
@@ -179,6 +175,7 @@ class RayHierarchy(Hierarchy):
         cpus_per_actor: CPUs that each device actor reserves.
         gpus_per_actor: the part of a GPU that each device actor reserves.
         keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.actor_pool`.
+        tree: what lies above the edges.
     """
 
     pool: ActorPool
@@ -192,6 +189,7 @@ class RayHierarchy(Hierarchy):
         cpus_per_actor: float = 1.0,
         gpus_per_actor: float = 0.0,
         keep: bool = False,
+        tree: Tree = CLOUD_ALONE,
     ) -> None:
         import ray
 
@@ -199,7 +197,8 @@ class RayHierarchy(Hierarchy):
         self._idle = True  # no call is under way, and the last one did not fail
         make = pool_of if keep else ActorPool
         size = PoolSize(num_actors, cpus_per_actor, gpus_per_actor)
-        super().__init__(job, data, num_edges, make(job, ray.put(data), size, edge_actors(num_edges, num_actors)))
+        pool = make(job, ray.put(data), size, edge_actors(num_edges, num_actors))
+        super().__init__(job, data, num_edges, pool, tree)
 
     def _recovering(self, activity: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""

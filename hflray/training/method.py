@@ -132,7 +132,9 @@ class Method:
             None is no limit.
         edge, cloud: how an edge combines devices, and the cloud edges.
         uniform: whether all devices have the weight 1 in place of their samples.
-        device_compressor, edge_compressor: how a device shortens what it sends to its edge, and an edge to the cloud.
+        device_compressor, edge_compressor: how a device shortens what it sends to its edge, and an edge what it sends.
+        region, region_compressor: how a region combines its edges, and shortens what it sends to the cloud.
+        region_iterations: how often a region combines its edges in a round; 1 without regions.
         privacy: how updates are made private; None: they are not.
         hides: whether an edge learns only the sum of what devices send (``cost.secure_aggregation``).
         measured: whether updates are measured even if all else is the default.
@@ -149,6 +151,9 @@ class Method:
     uniform: bool = False
     device_compressor: Spec = Spec("compressor", "none")
     edge_compressor: Spec = Spec("compressor", "none")
+    region: Spec = Spec("aggregator", "mean")
+    region_compressor: Spec = Spec("compressor", "none")
+    region_iterations: int = 1
     privacy: Mechanism | None = None
     hides: bool = False
     measured: bool = False
@@ -160,7 +165,14 @@ class Method:
         training, aggregation, compression = config.training, config.aggregation, config.compression
         clip, noise_multiplier = config.privacy.clip, config.privacy.noise_multiplier
         hides = config.cost.secure_aggregation.shares is not None
-        faulty = config.world.faulty
+        faulty, regions = config.world.faulty, config.tree.region
+        of_regions: dict[str, Any] = {}
+        if regions is not None:
+            of_regions = {
+                "region": Spec.of("aggregator", regions.aggregation),
+                "region_compressor": Spec.of("compressor", regions.compression),
+                "region_iterations": regions.iterations,
+            }
         return cls(
             rule=Spec.of("local_rule", training.rule),
             momentum=training.momentum,
@@ -172,6 +184,7 @@ class Method:
             uniform=aggregation.weights == "uniform",
             device_compressor=Spec.of("compressor", compression.device),
             edge_compressor=Spec.of("compressor", compression.edge),
+            **of_regions,
             privacy=None if clip is None else Mechanism(clip, noise_multiplier),
             hides=hides,
             measured=training.measure_updates,
@@ -208,8 +221,12 @@ class Method:
         return self._bits("device", sizes, statistics, edge_iterations if self.parts().rule.once else 1)
 
     def edge_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
-        """Return the bits that an edge sends to the cloud; see `device_bits`."""
+        """Return the bits that an edge sends to the cloud, or to its region; see `device_bits`."""
         return self._bits("edge", sizes, statistics, 1)
+
+    def region_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
+        """Return the bits that a region sends to the cloud; see `device_bits`."""
+        return self._bits("region", sizes, statistics, 1)
 
     def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
         """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""
@@ -217,7 +234,9 @@ class Method:
         of_device = len(after_turn(parts.rule, dict.fromkeys(parts.rule.memory))) + parts.device_compressor.remembers
         return 4 * size * (num_devices * of_device + num_edges * parts.edge_compressor.remembers)
 
-    def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int, uploads: int) -> float:
+    def _bits(
+        self, place: Literal["device", "edge", "region"], sizes: tuple[int, ...], statistics: int, uploads: int
+    ) -> float:
         parts, name = self.parts(), f"{place}_compressor"
         compressor, spec = getattr(parts, name), getattr(self, name)
         if self.privacy is not None and statistics:
@@ -235,7 +254,7 @@ class Method:
                 f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
                 "to none"
             )
-        return bits + parts.rule.vectors[place == "edge"] * whole / uploads + Whole().bits([statistics])
+        return bits + parts.rule.vectors[place != "device"] * whole / uploads + Whole().bits([statistics])
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +262,7 @@ class Parts:
     """The built parts of a method, and what follows from them.
 
     Attributes:
-        rule, edge, cloud, device_compressor, edge_compressor: see `Method`.
+        rule, edge, cloud, device_compressor, edge_compressor, region, region_compressor: see `Method`.
         plain_steps: whether a kernel's step of SGD is all that a device does with a gradient.
         compresses: whether a device's update is not sent whole.
         scales: whether the rule scales updates.
@@ -257,6 +276,8 @@ class Parts:
     cloud: Aggregator
     device_compressor: Compressor
     edge_compressor: Compressor
+    region: Aggregator
+    region_compressor: Compressor
     plain_steps: bool
     compresses: bool
     scales: bool
@@ -281,6 +302,8 @@ def _parts(method: Method) -> Parts:
         cloud=cloud,
         device_compressor=to_edge,
         edge_compressor=to_cloud,
+        region=_aggregator(method.region, "region"),
+        region_compressor=method.region_compressor.build(),
         plain_steps=not changed and not corrects(rule),
         compresses=not isinstance(to_edge, Whole),
         scales=scales,
@@ -294,10 +317,10 @@ def _parts(method: Method) -> Parts:
     return parts
 
 
-def _aggregator(spec: Spec, place: Literal["edge", "cloud"]) -> Aggregator:
+def _aggregator(spec: Spec, place: Literal["edge", "region", "cloud"]) -> Aggregator:
     made: Aggregator = spec.build()
-    if not (made.at_edge if place == "edge" else made.at_cloud):
-        other = "cloud" if place == "edge" else "edge"
+    if not (made.at_cloud if place == "cloud" else made.at_edge):
+        other = "edge" if place == "cloud" else "cloud"
         raise ConfigError(
             f"aggregation.{place}.name: {references.spoken(spec.name)} combines at the {other} only; accepted: one for "
             f"this place; write it as aggregation.{other}"
@@ -379,6 +402,22 @@ def check_asynchronous_cloud(method: Method) -> None:
         (method.cloud != Method().cloud, "aggregation.cloud.name",
          f"{references.spoken(method.cloud.name)} {beside}, which never combines several edges",
          "mean", "remove one of them"),
+    ])  # fmt: skip
+
+
+def check_tree(method: Method, gossips: bool) -> None:
+    """Raise ConfigError if something needs each edge's model at a cloud that has those of regions, or is not there."""
+    parts, beside = method.parts(), "with tree.gossip" if gossips else "with tree.region"
+    rule, name = parts.rule, references.spoken(method.rule.name)
+    needs_cloud = rule.extra or any(rule.vectors) or rule.makes_model
+    _refuse([
+        (gossips and (needs_cloud or rule.needs_edges or parts.scales), "training.rule.name",
+         f"{name} {beside}, and it needs a cloud", "sgd, fedprox, or your own without vectors", "take one of them"),
+        (rule.needs_edges or parts.scales, "training.rule.name", f"{name} {beside}, for which it is not defined",
+         "sgd, fedprox, scaffold, feddyn, or your own that needs no edge's model", "take one of them"),
+        (gossips and method.edge_compressor != Method().edge_compressor, "compression.edge.name",
+         f"{references.spoken(method.edge_compressor.name)} {beside}, whose edges mix whole models", "none",
+         "remove it"),
     ])  # fmt: skip
 
 

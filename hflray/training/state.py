@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, State
 from hflray.cost import Schedule
+from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.support.arrays import BoolArray
 from hflray.training.exchange import Version
 from hflray.training.method import Method
@@ -34,6 +35,7 @@ class TrainingState:
             and FedAT's newest models of the edges.
         fetched: what the edges under way have fetched, by edge; empty with any other cloud.
         versions: the models of asynchronous edges that devices under way have fetched, by edge and version.
+        edges: the edges' own models after a round without a cloud, by edge; empty with a cloud, and before round 1.
     """
 
     model: FloatVector
@@ -43,6 +45,7 @@ class TrainingState:
     cloud: State = field(default_factory=dict)
     fetched: Mapping[int, Version] = field(default_factory=dict)
     versions: Mapping[tuple[int, int], FloatVector] = field(default_factory=dict)
+    edges: Mapping[int, FloatVector] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all but the model as arrays by name, for a checkpoint; there are none where nothing is kept."""
@@ -55,6 +58,7 @@ class TrainingState:
             named[f"{PREFIX}fetched.{edge}.model"] = version.model
             named |= {f"{PREFIX}fetched.{edge}.vectors.{name}": vector for name, vector in version.vectors.items()}
         named |= {f"{PREFIX}version.{edge}.{number}": model for (edge, number), model in self.versions.items()}
+        named |= {f"{PREFIX}edge.{edge}": model for edge, model in self.edges.items()}
         return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
 
     @classmethod
@@ -72,7 +76,7 @@ class TrainingState:
         memories: dict[int, dict[str, Any]] = {}
         fetched: dict[int, dict[str, Any]] = {}
         models: dict[tuple[int, int], FloatVector] = {}
-        state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}}
+        state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}, "edge": {}}
         for key, value in named.items():
             if not key.startswith(PREFIX):
                 continue
@@ -87,9 +91,9 @@ class TrainingState:
                 edge, _, number = name.partition(".")
                 models[int(edge), int(number)] = value
             else:
-                state[part][int(name) if part == "residual" else name] = value
+                state[part][int(name) if part in ("residual", "edge") else name] = value
         versions = {edge: Version(vectors.pop("model"), vectors) for edge, vectors in fetched.items()}
-        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models)
+        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models, state["edge"])
 
 
 class RoundTask(NamedTuple):
@@ -102,12 +106,14 @@ class RoundTask(NamedTuple):
             without devices. Its weight at the cloud is that of its last iteration with some; without any it has none,
             and if no edge has any, the global model stays.
         wants_losses: whether the losses of the devices are computed.
+        mixes: without a cloud, which edges send their models to their neighbours and take theirs, (M,); None: all.
     """
 
     round_index: int
     schedule: Schedule
     participates: BoolArray
     wants_losses: bool = False
+    mixes: BoolArray | None = None
 
 
 class RoundResult(NamedTuple):
@@ -138,6 +144,7 @@ class TrainingSetting:
         rate: β.
         sizes: how many numbers each trained tensor of the network has.
         statistics: how many numbers at the end of a model are statistics of normalisation layers.
+        tree: what lies above the edges.
     """
 
     method: Method
@@ -148,6 +155,7 @@ class TrainingSetting:
     rate: float
     sizes: tuple[int, ...]
     statistics: int = 0
+    tree: Tree = CLOUD_ALONE
 
     @property
     def weights(self) -> NDArray[np.int64]:

@@ -226,8 +226,8 @@ class World:
             cloud: the settings of a semi-synchronous cloud; None: it is synchronous.
         """
         fleet, (devices, edges) = outlook.fleet, schedule
-        hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
-        hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
+        hops, ends = Hops.of(fleet, work, outlook.edges_up), self.ends(outlook, devices)
+        hops = replace(hops, made=hops.made & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.iteration_delay_s)
         period = None

@@ -24,8 +24,8 @@ MORE = {
     "metrics": ("tests/test_metrics.py",),
     "seeding": ("tests/test_seeding.py",),
     "timeline": ("tests/test_timeline.py",),
-    "aggregation/": ("tests/training/test_algorithm1.py",),
-    "compression/": ("tests/training/test_algorithm1.py",),
+    "aggregation/": ("tests/training/test_driver.py",),
+    "compression/": ("tests/training/test_driver.py",),
 }
 MODULES = tuple(
     path.relative_to(ROOT / "hflray").with_suffix("").as_posix()

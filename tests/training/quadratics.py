@@ -102,11 +102,13 @@ def hierarchy(
     steps: int = 2,
     samples: tuple[int, ...] | None = None,
     num_edges: int = 2,
+    full_batch: bool = False,
     **method: Any,
 ) -> Rounds:
     """Return the real code for devices with one weight and the gradients w − aₙ, which make so many steps of 0.1.
 
-    With `samples`, device n has that many, and makes ``samples[n]`` steps in each local iteration.
+    With `samples`, device n has that many, and makes ``samples[n]`` steps in each local iteration, or one step if
+    `full_batch`.
     """
 
     def one_weight(input_shape, num_outputs):
@@ -123,8 +125,8 @@ def hierarchy(
     )  # fmt: skip
     problem = Problem((1,), 1, "regression", ModelSpec("one_weight"))
     job = LocalJob(
-        problem, seed=0, local_iterations=steps, batch_size=1, learning_rate=RATE,
-        local_iteration="epoch" if samples else "full_batch", kernel="eager", edge_iterations=iterations,
+        problem, seed=0, local_iterations=steps, batch_size=1, learning_rate=RATE, kernel="eager",
+        local_iteration="epoch" if samples and not full_batch else "full_batch", edge_iterations=iterations,
         method=Method(rule=Spec("local_rule", rule), **method),
     )  # fmt: skip
     return serial_rounds(job, data, iterations, num_edges)

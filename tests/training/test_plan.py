@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.clock.synchronous import EdgeTurn, turns
 from hflray.config import load_config
 from hflray.cost import Schedule
+from hflray.training.iterations import Iterations
 from hflray.training.method import Method
-from hflray.training.plan import PoolSize, RoundPlan, balance, pool_size
-from hflray.training.state import RoundTask, TrainingSetting
+from hflray.training.plan import PoolSize, balance, pool_size
+from hflray.training.state import TrainingSetting
 
 SIZES = (9, 7, 5, 4, 3, 2)
 DEVICES = np.array([0, 1, 2, 4, 5])
 EDGES = np.array([2, 0, 2, 0, 2])  # edge 1 stays empty
 
 
-def plan_of(samples, devices, edges, hosts: int, participates) -> RoundPlan:
+def plan_of(samples, devices, edges, hosts: int, participates) -> Iterations:
     samples = np.array(samples)
     setting = TrainingSetting(Method(), 0, samples, 4, np.ones_like(samples), 0.1, (1,))
-    return RoundPlan(setting, RoundTask(1, Schedule(devices, edges), participates), hosts)
+    return Iterations(setting, 1, Schedule(devices, edges), participates, hosts)
 
 
 @settings(deadline=None)
@@ -45,8 +45,8 @@ def test_balance_by_hand() -> None:
 
 def test_a_plan_holds_each_device_once_at_its_edge() -> None:
     plan = plan_of(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
-    assert len(plan.iterations) == 3
-    for iteration in plan.iterations:
+    assert len(plan.plans) == 3
+    for iteration in plan.plans:
         shares = iteration.shares
         pairs = sorted((device, edge) for share in shares for edge, devices in share.items() for device in devices)
         assert pairs == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
@@ -59,13 +59,13 @@ def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
     plan = plan_of(np.array(SIZES), DEVICES, EDGES, 2, counts)
     whole = plan_of(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
     assert plan.fraction_bits == whole.fraction_bits
-    assert plan.iterations[0] == whole.iterations[0]
-    assert plan.iterations[1].edge_weights == {0: 7, 2: 5 + 2}
-    for share, all_of_it in zip(plan.iterations[1].shares, whole.iterations[1].shares, strict=True):
+    assert plan.plans[0] == whole.plans[0]
+    assert plan.plans[1].edge_weights == {0: 7, 2: 5 + 2}
+    for share, all_of_it in zip(plan.plans[1].shares, whole.plans[1].shares, strict=True):
         for edge, devices in share.items():
             assert set(devices) <= set(all_of_it[edge])  # a device stays with its host
-    assert plan.iterations[2].edge_weights == {}
-    assert turns(EDGES, counts) == [EdgeTurn(0, 1), EdgeTurn(2, 1)]
+    assert plan.plans[2].edge_weights == {}
+    assert plan.last == {0: 1, 2: 1}
 
 
 def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
@@ -73,7 +73,7 @@ def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
     for scheduled in (20, 200):
         devices = np.arange(scheduled)
         plan = plan_of(samples, devices, devices % 4, 3, np.ones((1, scheduled), dtype=bool))
-        assert sum(len(share) for share in plan.iterations[0].shares) == 3 * 4
+        assert sum(len(share) for share in plan.plans[0].shares) == 3 * 4
 
 
 def test_pool_size() -> None:
@@ -124,7 +124,7 @@ def test_an_actor_gets_its_cpus_rounded_down_to_rays_resolution() -> None:
 
 
 def test_a_host_without_devices_has_an_empty_share() -> None:
-    (iteration,) = plan_of(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).iterations
+    (iteration,) = plan_of(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).plans
     assert sorted(iteration.shares, key=len) == [{}, {}, {2: (1,)}]
     assert iteration.edge_weights == {2: 6}
     with pytest.raises(FrozenInstanceError):

@@ -1,4 +1,4 @@
-"""hflray.training.algorithm1: every rule, aggregator and compressor in real rounds, in any pool and by any kernel."""
+"""hflray.training.driver: every rule, aggregator and compressor in real rounds, in any pool and by any kernel."""
 
 from __future__ import annotations
 

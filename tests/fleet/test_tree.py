@@ -1,0 +1,154 @@
+"""hflray.fleet.tree: regions, graphs and mixing weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hflray import load_config
+from hflray.config import FleetConfig
+from hflray.config.tree import TreeConfig
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet, sample_fleet
+from hflray.fleet.tree import CLOUD_ALONE, Graph, metropolis, mix
+
+PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
+
+
+def fleet_of(tree: dict, edges: int = 5, **of_fleet) -> Fleet:
+    config = FleetConfig(num_devices=6, num_edges=edges, **of_fleet)
+    fleet = sample_fleet(config, np.random.default_rng(0))
+    return fleet.with_tree(TreeConfig.model_validate(tree), config, 0)
+
+
+def test_without_a_tree_the_cloud_stands_alone() -> None:
+    assert fleet_of({}).tree.regions is None
+    assert CLOUD_ALONE.take_edges(np.array([0])) is CLOUD_ALONE
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5))
+def test_each_region_has_an_edge_and_each_edge_the_nearest_region(edges: int, count: int, seed: int) -> None:
+    if count > edges:
+        return
+    config = FleetConfig(num_devices=2, num_edges=edges)
+    fleet = sample_fleet(config, np.random.default_rng(seed))
+    regions = fleet.with_tree(TreeConfig.model_validate({"region": {"count": count}}), config, seed).tree.regions
+    assert np.unique(regions.parent).tolist() == list(range(count))
+    distance_m = np.linalg.norm(fleet.edge_position_m[:, None] - regions.position_m, axis=-1)
+    assert (distance_m.argmin(axis=1) == regions.parent).all()
+    assert regions.edge_gain.shape == (edges,)
+    assert regions.cloud_gain.shape == regions.power_w.shape == (count,)
+
+
+def test_regions_follow_from_the_seed_and_from_the_deployment() -> None:
+    gains = []
+    for seed, deployment in ((0, None), (0, None), (1, None), (0, 7), (1, 7)):
+        config = FleetConfig(num_devices=2, num_edges=4, deployment_seed=deployment)
+        fleet = sample_fleet(config, np.random.default_rng(0))
+        made = fleet.with_tree(TreeConfig.model_validate({"region": {"count": 2}}), config, seed)
+        gains.append(made.tree.regions.edge_gain.tolist())
+    assert gains[0] == gains[1] != gains[2]
+    assert gains[3] == gains[4]
+
+
+def test_the_metropolis_weights_of_a_path() -> None:
+    """A third a link; models 3, 0 and −3 become 2, 0 and −2, whose mean stays 0."""
+    weights = metropolis(PATH)
+    np.testing.assert_allclose(weights, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]], rtol=1e-15)
+    np.testing.assert_allclose(mix(weights, np.array([[3.0], [0.0], [-3.0]])), [[2], [0], [-2]], rtol=0, atol=1e-12)
+
+
+@given(st.integers(2, 7), st.randoms())
+def test_w_is_doubly_stochastic_over_any_edges_that_are_up(count: int, random) -> None:
+    linked = np.zeros((count, count), dtype=bool)
+    for m in range(count):
+        for other in range(m):
+            linked[m, other] = linked[other, m] = random.random() < 0.5
+    up = np.array([random.random() < 0.7 for _ in range(count)])
+    for is_metropolis in (True, False):
+        graph = Graph(linked, metropolis(linked), np.ones((count, count)), 1e6, is_metropolis)
+        weights = graph.weights_among(up)
+        np.testing.assert_allclose(weights.sum(axis=0), 1, rtol=1e-12)
+        np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
+        assert (weights >= 0).all()
+        assert (weights[~up] == np.eye(count)[~up]).all()
+        assert not weights[~(linked | np.eye(count, dtype=bool))].any()
+
+
+@pytest.mark.parametrize(("graph", "links"), [("ring", 5), ("path", 4), ("complete", 10)])
+def test_graphs(graph: str, links: int) -> None:
+    made = fleet_of({"gossip": {"graph": graph}}).tree.graph
+    assert made.linked.sum() == 2 * links
+    assert (made.linked == made.linked.T).all()
+    np.testing.assert_array_equal(made.gain, made.gain.T)
+
+
+def test_a_graph_and_w_of_files(tmp_path) -> None:
+    links, weights = tmp_path / "links.csv", tmp_path / "w.csv"
+    links.write_text("edge,neighbour\n0,1\n1,2\n")
+    rows = [(m, n, w) for m, row in enumerate([[0.5, 0.5, 0], [0.5, 0, 0.5], [0, 0.5, 0.5]]) for n, w in enumerate(row)]
+    weights.write_text("edge,neighbour,weight\n" + "".join(f"{m},{n},{w}\n" for m, n, w in rows))
+    made = fleet_of({"gossip": {"graph": str(links), "weights": str(weights)}}, edges=3).tree.graph
+    np.testing.assert_array_equal(made.linked, PATH)
+    assert made.weights[1].tolist() == [0.5, 0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("tree", "files", "facts"),
+    [
+        ({"region": {"count": 9}}, {}, ("tree.region.count: got 9", "1 to 5")),
+        ({"gossip": {"graph": "star"}}, {}, ("tree.gossip.graph: got 'star'", "ring, complete, path")),
+        (
+            {"gossip": {"graph": "g.csv"}},
+            {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"},
+            ("g.csv", "edge 2", "connected"),
+        ),
+        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got 7", "0 to 4")),
+        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,other\n0,1\n"}, ("g.csv", "lacks the column neighbour")),
+        (
+            {"gossip": {"weights": "w.csv"}},
+            {"w.csv": "edge,neighbour,weight\n0,0,1\n1,1,1\n2,2,1\n3,3,1\n4,4,0.5\n"},
+            ("w.csv", "row 4", "sums to 0.5", "accepted: 1"),
+        ),
+        (
+            {"gossip": {"weights": "w.csv", "graph": "path"}},
+            {"w.csv": "edge,neighbour,weight\n0,4,1\n4,0,1\n1,1,1\n2,2,1\n3,3,1\n"},
+            ("w.csv", "edges 0 and 4", "no link"),
+        ),
+    ],
+)
+def test_what_is_no_tree_is_refused(tree, files, facts, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        fleet_of(tree)
+    assert "\n" not in str(caught.value)
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
+
+
+REGION, GOSSIP = "tree.region={count: 2}", "tree.gossip={graph: ring}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "facts"),
+    [
+        (["tree.region={count: 0}"], ("tree.region.count", "0")),
+        (["tree.region={count: 2, iterations: 0}"], ("tree.region.iterations",)),
+        (["tree.region={count: 9}", "fleet.num_edges=5"], ("tree.region.count: got 9", "num_edges = 5", "1 to 5")),
+        ([REGION, GOSSIP], ("tree: got region and gossip",)),
+        ([REGION, "clock.cloud=asynchronous"], ("clock.cloud: got asynchronous with tree.region", "synchronous")),
+        ([GOSSIP, "clock.cloud=asynchronous"], ("clock.cloud: got asynchronous with tree.gossip",)),
+        ([REGION, "clock.edge=asynchronous"], ("clock.edge.asynchronous", "tree.region")),
+        ([REGION, "privacy.clip=1", "aggregation.weights=uniform"], ("privacy.clip: got 1 with tree.region",)),
+        ([GOSSIP, "aggregation.cloud.name=fedadam"], ("aggregation.cloud.name: got fedadam with tree.gossip", "mean")),
+        ([GOSSIP, "allocation.coupling=joint"], ("allocation.coupling: got joint with tree.gossip",)),
+        (["tree.edge={count: 5}"], ("tree.edge", "unknown key")),
+    ],
+)
+def test_what_does_not_go_with_a_tree_is_refused_before_anything_is_made(overrides, facts) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides)
+    assert [fact for fact in facts if fact not in str(caught.value)] == []
