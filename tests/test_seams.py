@@ -15,7 +15,7 @@ from hflray.cost import Workload
 from hflray.experiment import Experiment
 from hflray.fleet import sample_fleet
 from hflray.scheduling import choose_devices_and_edges
-from hflray.support.glossary import row
+from hflray.support import glossary
 from hflray.sweep import tasks
 from hflray.sweep.compare import Outcome, closing_table
 from hflray.sweep.tasks import Job
@@ -130,7 +130,7 @@ def test_the_sink_has_each_round_once(tmp_path) -> None:
 
 def test_the_metric_gets_its_column(monkeypatch) -> None:
     rows = dict(metrics.METRICS)
-    for module in (metrics, row):
+    for module in (metrics, glossary):
         monkeypatch.setattr(module, "METRICS", rows)
     name = example("A metric")["EDGES_USED"]
     outcome = Outcome("trial", round=1, values={metrics.ACCURACY: 0.5, name: 3.0}, ended=True)

@@ -11,7 +11,7 @@ the seed and the assigner: data set, partition and so on. Each field is ranked b
   is over the seeds.
 * Against the reference, which is IKC unless an exhibit names another, stand the median ratio over the seeds and the
   exact p-value of the signed-rank test. Holm's family is the opponents in one field and endpoint that have 6 seeds or
-  more. Where the seeds and the family cannot give p < 0.05, the table says so in place of a p-value.
+  more. Where the seeds and the family cannot give p < 0.05, a dash takes the place of a p-value.
 * A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. Only its runs with local
   search count, so that no run is counted twice.
 """
@@ -194,7 +194,7 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> list[dict[str
     order: dict[str, float] = {}
     for quantity in ("reached", *QUANTITIES):
         pairs = {name: compare(contestants[name], contestants[reference], quantity) for name in opponents}
-        tests = test_texts(pairs)
+        tests = _p_texts(pairs)
         if quantity == "reached":
             for name in opponents:
                 rows[name]["reached"] += f" ({tests[name]})" if pairs[name].steps.any() else ""
@@ -204,8 +204,17 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> list[dict[str
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
             ratio = f"{median_text(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
-            row[f"{quantity} × {reference}'s"] = ratio if name in pairs else "1"
+            row[f"{quantity} × {reference}'s (p)"] = ratio if name in pairs else "1"
     return sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
+
+
+def _p_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:
+    """Return the adjusted p-value of each opponent as text, or a dash where so few seeds cannot give one below 0.05."""
+    texts = {}
+    for name, p in family_p(pairs).items():
+        text = "–" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+        texts[name] = f"{text}, {pairs[name].uncertain} uncertain" if pairs[name].uncertain else text
+    return texts
 
 
 def test_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:

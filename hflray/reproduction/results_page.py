@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +14,41 @@ from hflray.report.runs import SEED, RunRecord, SweepRecord
 from hflray.report.tables import summary
 from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
+from hflray.support.terminal.tables import TextTable
 from hflray.sweep import Trial, expand, load_sweep
 
 HEAD = """# Results beside the paper's
 
-`{command}` writes this page; do not edit it. Every number comes from
-the exports in `{source}`. All exports below one folder form one section.
+`{command}` writes this page from the exports in `{source}`; do not edit it.
+Each export has the machine, the time, the commit and the options of every run (`runs.json`).
 
-This is how a claim is judged (`tune_configs/claims.yaml` holds the plans and claims, `hflray/reproduction/judge.py`
-the rules):
+A claim is judged by `hflray/reproduction/judge.py`, by the plans in `tune_configs/claims.yaml`:
 
-* A plan says, before its runs, how many seeds (of assignments: fleets) there are to be, of how many rounds, on which
-  split of the data. An answer is given at the planned number only. Before that, the page shows the interval and "n of
-  N".
-* The compared runs have the same seeds, all other settings equal, and count up to the last round that all have. The
-  unit is the seed, and in brackets stands the 95 % interval of the mean effect over the seeds (Student's t). Seconds,
-  joules, messages, rounds and objectives are compared as ratios, on logarithms; in parentheses stand the two
-  geometric means.
-* A yes needs all comparisons of a claim, a no needs one. p is adjusted for the comparisons of a claim (Bonferroni)
-  and for all claims of an exhibit (Holm). A yes or a no has p of at most the plan's α, 0.05; what remains is not
-  settled.
-* A margin is the least difference that matters. It never makes a no: a difference whose interval lies within it is
-  "yes in sign, smaller than M".
-* A target is passed when the mean accuracy of five rounds is at it. "Mean curve" is the round in which the mean over
-  the seeds is at it, as the paper's figures draw it. A run that misses a target would have needed more than it has
-  spent; where that leaves the order of a pair open, the claim is not settled.
-* Runs of another split of the data than the plan's are judged by themselves, in rows that name it ("split"). They
-  were there before the plan was.
-* "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
+* A plan was written before its runs. It says how many seeds (of assignments: fleets) of how many rounds there are to
+  be, on which split of the data. There is an answer at that number only. Before it, the page shows the interval and
+  "n of N"; claims without an interval are counted below a table.
+* The compared runs have the same seeds and all other settings equal, and count up to the last round that all have.
+* Brackets hold the 95 % interval of the mean effect over the seeds (Student's t). A × marks a ratio, taken on
+  logarithms. Parentheses hold the two means, of a ratio the geometric ones.
+* A yes or a no has p of at most 0.05 after Bonferroni (the comparisons of a claim) and Holm (the claims of an exhibit).
+  A yes needs all comparisons, a no needs one. A difference within the margin is "yes in sign, smaller than M".
+* A target is passed when the mean accuracy of five rounds is at it. Where not all compared runs pass it, the highest
+  accuracy that all pass takes its place. "Mean curve" is the round in which the mean over the seeds is at it. "Order
+  open": a run that missed its target leaves it open which of a pair needs more.
 
-This is how schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`):
+Schedulers are compared by what they need to their target accuracy (`hflray/report/ranking.py`):
 
-* The unit is the seed. Each data set and partition is ranked by itself. The assigners of a seed share its fleet and
-  data, so that the mean over them is one value: of the logarithms of the ratios, on the assigners that both contestants
-  have.
-* Of rounds, a run that misses its target has the worst rank, and so has the mean over assigners of which one misses it
-  more often than the reference does. In seconds, joules and E + λT it is censored at what it
-  has spent: it would have needed more. A ratio to it is then a bound, the mean over assigners is taken of the bounds,
-  and the median over seeds is printed as "≥", "≤" or a range where censored values decide it. A pair whose order is
-  uncertain, because the smaller value is the censored one, scores 0; "2 uncertain" counts such seeds. "Reached" is an
-  endpoint of its own.
-* A rank is 1 plus the number of contestants that need less, where a tie or an uncertain order counts a half, as the
-  mean over seeds. Beside it stand the median ratio to IKC's value on the same seed and the p-value of Wilcoxon's
-  signed-rank test. The test is exact: zeros are ranked and then leave (Pratt), ties share their mean rank, and all
-  patterns of signs are counted. Holm's method adjusts it for the opponents in one partition and endpoint with 6 seeds
-  or more. "5 seeds cannot give p < 0.05" stands where even the least p-value, 2 / 2ⁿ of n seeds times the number of
-  opponents, is no smaller.
+* The unit is the seed: the mean over the assigners that both contestants have. The first row has the best mean rank in
+  joules.
+* A cell is the median ratio to the reference. In parentheses is p, by the exact signed-rank test (Wilcoxon, Pratt),
+  after Holm over the opponents in one field. A dash stands where so few seeds cannot give p < 0.05.
+* A run that misses its target has the worst rank in rounds. In seconds, joules and E + λT it is censored at what it
+  has spent, so that a median may be a bound. "2 uncertain" counts the seeds whose order the bounds leave open.
 
-In the tables, ± precedes the standard deviation over seeds (of assigners: over deployments of the edges), and "…" marks
-a row with a run that has not ended. Latencies were measured on the machine as busy as it was. To continue or to repeat
-the runs of a section, run its command (`--resume NAME` continues a sweep that was stopped), then
-`python -m hflray.report SWEEP --export {source}`, then the command above.
+± precedes the standard deviation over seeds (of assignments: over deployments), and "…" marks runs that have not
+ended.
+Latencies were measured on the machine as busy as it was. "Modified checkout": the runs had uncommitted changes, so that
+nobody can repeat them exactly. `hflray report SWEEP --from {source}` writes all columns, ranks among them.
 """
 
 
@@ -73,9 +58,10 @@ def _shipped_trials(shown: Exhibit, configs: Path) -> list[Trial]:
     return expand(load_sweep(path)) if path.exists() else []
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
+NAMED = 6  # settings that the page names of an exhibit's runs, unless there is one more only
+# Columns of a report's tables that the page leaves out; ``hflray report`` writes them.
+LEFT_OUT = ("coupling", "its median", "mean", "p95", "its p95", "messages, MB")
+RANK = ": rank"
 
 # Settings that cannot change a result.
 NEUTRAL_KEYS = (
@@ -148,42 +134,43 @@ def _span(values: Sequence[int], unit: str) -> str:
     return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
 
 
-def _describe_part(part: str, runs: Sequence[RunRecord], about: str) -> str:
-    """Return the machine, the date, the commit and the duration of a part of the runs, as a line of markdown."""
-    spans = [(run.history.started_ms, run.history.ended_ms) for run in runs]
-    wall_s = (max(end for _, end in spans) - min(start for start, _ in spans)) / 1000
-    machines = sorted({run.machine for run in runs})
-    commits = sorted({run.commit for run in runs})
-    modified = ", a modified checkout with uncommitted changes" if any(run.modified for run in runs) else ""
-    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
-    return (
-        f"* {f'`{part}`: {count} ' if part else ''}on {', '.join(machines)}, in {_duration(wall_s)} from the "
-        f"first start to the last round, {time.strftime('%Y-%m-%d', time.gmtime(min(spans)[0] / 1000))}; "
-        f"commit {', '.join(commits)}{modified}{f'; {about}' if about else ''}"
-    )
+def _conditions(sweep: SweepRecord) -> str:
+    """Return the machines and dates of the runs, and how many cannot be repeated exactly, as a line of markdown."""
+    machines = sorted({run.machine for run in sweep.runs})
+    days = sorted(time.strftime("%Y-%m-%d", time.gmtime(run.history.started_ms / 1000)) for run in sweep.runs)
+    dates = " to ".join(dict.fromkeys((days[0], days[-1])))
+    modified = sum(run.modified for run in sweep.runs)
+    return f"* on {', '.join(machines)}, {dates}" + (f"; {modified} of a modified checkout" if modified else "")
 
 
 def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
-    """Return lines of markdown about the runs: their number, length, seeds, machines, commits, durations and notes."""
+    """Return lines of markdown about the runs: their number, length, seeds, machines, dates, settings, notes."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
-    seeds = sorted({run.seed for run in sweep.runs})
     shipped, swept = _swept(_shipped_trials(shown, configs))
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
         f"* {_count(sweep.runs, shipped, swept)}, {len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
-        + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        + f"; {_seeds({run.seed for run in sweep.runs})}",
+        _conditions(sweep),
     ]
-    parts: dict[str, list[RunRecord]] = {}
-    for run in sweep.runs:
-        parts.setdefault(run.part, []).append(run)
-    lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
     differences = _differences(sweep.runs, shipped, swept)
+    lines += [f"* {about}" for about in dict.fromkeys(sweep.parts.get(run.part, "") for run in sweep.runs) if about]
     if differences:
-        lines.append("* unlike the shipped configuration: " + ", ".join(differences))
+        more = [f"{len(differences) - NAMED} more, which the exports have"] if len(differences) > NAMED + 1 else []
+        named = differences[:NAMED] if more else differences
+        lines.append("* unlike the shipped configuration: " + ", ".join([*named, *more]))
     return lines + [f"* {note}" for note in sweep.notes]
+
+
+def _seeds(seeds: set[int]) -> str:
+    """Return the seeds as text, such as ``seeds 0 to 9`` or ``seeds 0, 2``."""
+    first, last = min(seeds), max(seeds)
+    if len(seeds) > 2 and len(seeds) == last - first + 1:
+        return f"seeds {first} to {last}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))}"
 
 
 def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path) -> str:
@@ -200,25 +187,63 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
-        lines += ["", summary(drawn(shown, sweep)).markdown().rstrip()]
+        lines += ["", summary(drawn(shown, sweep)).without(LEFT_OUT).markdown().rstrip()]
     if (ranked := ranking(sweep, shown.reference)) is not None:
-        lines += ["", ranked.markdown().rstrip()]
+        lines += _ranked(ranked)
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
     if shown.claims:
         lines += ["", _answers(shown, sweep)]
     return "\n".join(lines) + "\n"
 
 
-def answers(shown: Exhibit, sweep: SweepRecord | None) -> str:
-    """Return the answers to an exhibit's claims as a table of markdown, below its heading."""
-    lines = [f"### {shown.label}: {shown.shows}", ""]
+def _ranked(ranking: TextTable) -> list[str]:
+    """Return the ranking without its ranks, and without fields in which so few seeds cannot give a p-value."""
+    table = ranking.without([heading for heading in ranking.headings if heading.endswith(RANK)])
+    by_field: dict[str, list[dict[str, str]]] = {}
+    for record in table.records:
+        by_field.setdefault(record.get("data", ""), []).append(record)
+    kept: list[dict[str, str]] = []
+    lines = []
+    for field, records in by_field.items():
+        cells = [cell for record in records for cell in list(record.values())[3:]]
+        if field and not any(cell.endswith(")") and "(–" not in cell for cell in cells):
+            lines += ["", f"* {field}: not shown, because {records[0]['seeds']} seeds cannot give p < 0.05."]
+        else:
+            kept += records
+    return ["", TextTable.of(kept).markdown().rstrip(), *lines]
+
+
+def answers(shown: Exhibit, sweep: SweepRecord | None, planned: bool = False) -> str:
+    """Return the answers to an exhibit's claims as a table, below its heading; `planned`: see `_answers`."""
+    heading = f"### {shown.label}: {shown.shows}\n\n"
     if sweep is None:
-        return "\n".join([*lines, f"Not run: {len(list(expanded(shown)))} claims have too few runs.", ""])
-    return "\n".join([*lines, _answers(shown, sweep), ""])
+        return f"{heading}Not run: {len(list(expanded(shown)))} claims have too few runs.\n"
+    return f"{heading}{_answers(shown, sweep, planned)}\n"
 
 
-def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
-    return verdicts(shown, sweep).markdown().rstrip()
+def _answers(shown: Exhibit, sweep: SweepRecord, planned: bool = False) -> str:
+    """Return the claims that have an answer or an interval as a table, and below it how many it leaves out.
+
+    With `planned`, the table has the claims alone that have an answer.
+    """
+    records = verdicts(shown, sweep).records
+    lines, empty = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
+    if empty and "split" in records[0]:
+        lines += [f"The runs are of the split `{records[0]['split']}`, and not of the plan's.", ""]
+    told = [record for record in records if record["answer"] or (not planned and "[" in record["ours [95 %]"])]
+    empty += [name for name in ("p", "answer", "notes") if not any(record[name] for record in told)]
+    said: set[str] = set()
+    for record in told:
+        note = record["notes"]
+        record["notes"] = "as above" if note in said else note
+        said |= {note} - {""}
+    if told:
+        table = TextTable.of(told).without(empty)
+        lines.append(replace(table, align="l" * len(table.headings)).markdown().rstrip())
+    if count := len(records) - len(told):
+        why = "have fewer runs than planned" if planned else "have neither an answer nor an interval yet"
+        lines += [""] * bool(told) + [f"{count} claims {why}."]
+    return "\n".join(lines)
 
 
 def render(sweeps: Mapping[str, SweepRecord], configs: Path, source: str) -> str:

@@ -2,14 +2,15 @@
 
     python -m tests.clock.answers [--folder tests/data/results]
 
-± precedes the standard deviation over the seeds that reached the target. × has the median ratio over seeds, in which a
-run that missed the target is censored. A p-value is of an exact two-sided signed-rank test over seeds against the
-synchronous cloud, by Holm's method over the other clouds of the same data and world (`hflray.support.pairs`).
+A table has one column for each world, partition and target. Its first row is the reference: mean and standard
+deviation over the seeds that reached the target. The other rows are median ratios to it over seeds, in which a run that
+missed the target is censored. In parentheses stands the p-value of an exact two-sided signed-rank test over seeds, by
+Holm's method over a family of tests (`hflray.support.pairs`), then how many runs reached the target if some did not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from hflray.config import ExperimentConfig
 from hflray.report.exports import read_exhibit
 from hflray.report.runs import RunRecord, SweepRecord
 from hflray.support.pairs import Pairs, family_p
-from tests.training.answers import RESULTS, Groups, at_target, grouped, print_tables, ratio
+from tests.training.answers import FAILED, RESULTS, at_target, print_tables, ratio
 
-SPENT = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
+SPENT = {"seconds": metrics.TOTAL_DELAY_S, "joules": metrics.TOTAL_ENERGY_J}
+Cases = dict[str, dict[str, dict[int, RunRecord]]]  # the runs by case, name and seed
 SYNCHRONOUS = "0 synchronous"
 
 
@@ -51,96 +53,76 @@ def compared(runs: dict[int, RunRecord], others: dict[int, RunRecord], metric: s
     return Pairs.censored(ends[0], arrived[0], ends[1], arrived[1])
 
 
-def table(groups: Groups) -> str:
-    """Return a table of clocks in one world with one partition; the keys have the clock's name alone."""
-    pairs = {
-        (clock, metric): compared(runs, groups[(SYNCHRONOUS,)], metric)
-        for (clock,), runs in groups.items()
-        for metric in SPENT
-        if clock != SYNCHRONOUS
-    }
-    adjusted: dict[str, float] = {}
-    for metric in SPENT:
-        adjusted |= family_p({f"{clock}/{m}": each for (clock, m), each in pairs.items() if m == metric})
-    heads = ("cloud", "reached", "rounds", "seconds", "× synchronous", "joules", "× synchronous")
-    lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
-    for (clock,), runs in groups.items():
-        arrived = [run for run in runs.values() if at_target(run)]
-        cells = [clock[2:], f"{len(arrived)} of {len(runs)}", spread(arrived, "round")]
-        for metric in SPENT:
-            cells.append(spread(arrived, metric))
-            known = (clock, metric) in pairs
-            cells.append(ratio(pairs[clock, metric], adjusted[f"{clock}/{metric}"]) if known else "1")
-        lines.append(f"| {' | '.join(cells)} |")
+def tables(cases: Cases, across: bool = False) -> str:
+    """Return a table of seconds and one of joules to the target; the first name of each case is the reference.
+
+    The family of Holm's method is the tests of a column, or (`across`) of a whole table.
+    """
+    return "\n\n".join(_table(cases, quantity, metric, across) for quantity, metric in SPENT.items())
+
+
+def _table(cases: Cases, quantity: str, metric: str, across: bool) -> str:
+    pairs = {case: _compared_with_first(by_name, metric) for case, by_name in cases.items()}
+    adjusted = {case: family_p(by_name) for case, by_name in pairs.items()}
+    if across:
+        one = family_p({f"{case}/{name}": each for case, tests in pairs.items() for name, each in tests.items()})
+        adjusted = {case: {name: one[f"{case}/{name}"] for name in tests} for case, tests in pairs.items()}
+    names = list(next(iter(cases.values())))
+    lines = [f"| {' | '.join((quantity, *cases))} |", f"|---|{'--:|' * len(cases)}"]
+    first = [spread(by_name[names[0]], metric) for by_name in cases.values()]
+    lines.append(f"| {' | '.join((f'{names[0][2:]}, {quantity}', *first))} |")
+    for name in names[1:]:
+        cells = []
+        for case, by_name in cases.items():
+            reached = sum(map(at_target, by_name[name].values()))
+            missed = f", {reached} of {len(by_name[name])} reach it" if reached < len(by_name[name]) else ""
+            cells.append(ratio(pairs[case][name], adjusted[case][name]) + missed)
+        lines.append(f"| {' | '.join((name[2:], *cells))} |")
     return "\n".join(lines)
 
 
-def spread(runs: list[RunRecord], metric: str) -> str:
-    """Return mean and standard deviation of a metric after the last round."""
-    values = [float(run.rounds[metric].iloc[-1]) for run in runs]
-    if len(values) < 2:
-        return f"{values[0]:.1f}" if values else "–"
+def _compared_with_first(by_name: dict[str, dict[int, RunRecord]], metric: str) -> dict[str, Pairs]:
+    first, *others = by_name
+    return {name: compared(by_name[name], by_name[first], metric) for name in others}
+
+
+def spread(runs: dict[int, RunRecord], metric: str) -> str:
+    """Return mean and standard deviation of a metric after the last round, over the runs that reached the target."""
+    values = [float(run.rounds[metric].iloc[-1]) for run in runs.values() if at_target(run)]
     return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
 def clouds(sweep: SweepRecord) -> str:
-    """Return a table for each world and partition."""
-    parts = []
-    for slow in (False, True):
-        own = replace(sweep, runs=[run for run in sweep.runs if bool(run.config.fleet.slow_share) == slow])
-        groups = grouped(own, lambda run: (data_of(run.config), cloud_of(run.config)))
-        for data in dict.fromkeys(first for first, _ in groups):
-            parts.append(f"**{'Living' if slow else 'Still'} world, {data}**")
-            parts.append(table({(clock,): runs for (first, clock), runs in groups.items() if first == data}))
-    return "\n\n".join(parts)
+    """Return what each cloud needs in each world and partition, against the synchronous one."""
+    return tables(_by_case(sweep.runs, lambda run: cloud_of(run.config)))
 
 
 def minimised(sweep: SweepRecord) -> str:
     """Return what FedAsync needs with assignments that weigh the mean edge, against those that weigh the round."""
-    groups = grouped(
-        sweep,
-        lambda run: (
-            "living" if run.config.fleet.slow_share else "still",
-            data_of(run.config),
-            run.config.minimised,
-        ),
-    )
-    pairs = {
-        (*case, metric): compared(groups[*case, "mean_edge"], groups[*case, "round"], metric)
-        for case in dict.fromkeys(key[:2] for key in groups)
-        for metric in SPENT
-    }
-    adjusted: dict[str, float] = {}
-    for metric in SPENT:
-        adjusted |= family_p({"/".join(key): each for key, each in pairs.items() if key[-1] == metric})
-    heads = ("world", "data", "minimised", "reached", "rounds", "seconds", "× round", "joules", "× round")
-    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'--:|' * (len(heads) - 3)}"]
-    for (*case, name), runs in groups.items():
-        arrived = [run for run in runs.values() if at_target(run)]
-        cells = [*case, name, f"{len(arrived)} of {len(runs)}", spread(arrived, "round")]
-        for metric in SPENT:
-            key = (*case, metric)
-            cells += [spread(arrived, metric), "1" if name == "round" else ratio(pairs[key], adjusted["/".join(key)])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return tables(_by_case(sweep.runs, lambda run: f"{run.config.minimised != 'round':d} {run.config.minimised}"), True)
 
 
 def edges(sweep: SweepRecord) -> str:
     """Return what asynchronous edges need under two clouds, against a synchronous cloud whose edges wait for all."""
     reference = [run for run in read_exhibit(RESULTS / "clouds").runs if cloud_of(run.config) == SYNCHRONOUS]
-    parts = []
-    own = grouped(sweep, lambda run: (_case(run), _with_edges(run)))
-    others = grouped(replace(sweep, runs=reference), lambda run: (_case(run),))
-    for case in dict.fromkeys(first for first, _ in own):
-        both = {(SYNCHRONOUS,): others[(case,)]} | {
-            (name,): runs for (first, name), runs in own.items() if first == case
-        }
-        parts += [f"**{case}**", table(both)]
-    return "\n\n".join(parts)
+    waiting = _by_case(reference, lambda run: SYNCHRONOUS)
+    own = _by_case(sweep.runs, _with_edges)
+    return tables({case: waiting[case] | by_name for case, by_name in own.items()})
+
+
+def _by_case(runs: Sequence[RunRecord], name_of: Callable[[RunRecord], str]) -> Cases:
+    """Return the runs by case, from the still world to the living one, and by a name whose first character orders."""
+    ended = [run for run in runs if run.ended or run.history.status in FAILED]
+    ordered = sorted(ended, key=lambda run: (bool(run.config.fleet.slow_share), data_of(run.config), name_of(run)))
+    cases: Cases = {}
+    for run in ordered:
+        by_name = cases.setdefault(_case(run), {})
+        by_name.setdefault(name_of(run), {})[run.config.seed] = run
+    return cases
 
 
 def _case(run: RunRecord) -> str:
-    return f"{'Living' if run.config.fleet.slow_share else 'Still'} world, {data_of(run.config)}"
+    return f"{'living' if run.config.fleet.slow_share else 'still'}, {data_of(run.config)}"
 
 
 def _with_edges(run: RunRecord) -> str:

@@ -2,8 +2,8 @@
 
     python -m tests.reproduction.page
 
-A line such as ``<!-- answers mtgc_quick -->`` stands before the tables of the exports that it names. Only these tables
-are written; the text around them is not.
+The tables of some exports stand between ``<!-- answers mtgc_quick -->``, which names them, and ``<!-- end -->``. Only
+these tables are written; the text around them is not.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from hflray.reproduction.results_page import answers
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "data" / "results"
 PAGE = ROOT / "docs" / "results" / "papers.md"
-# The names of the exports, then each heading with its table, if there is one already.
-ANSWERS = re.compile(r"<!-- answers ([\w ]+) -->\n(?:\n### [^\n]*\n\n(?:\|[^\n]*\n)+)*")
+ANSWERS = re.compile(r"<!-- answers ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def exhibits() -> dict[str, Exhibit]:
@@ -33,8 +32,8 @@ def renewed(text: str) -> str:
 
     def tables(found: re.Match[str]) -> str:
         names = found[1].split()
-        parts = [answers(by_name[name], read_exhibit(RESULTS / name)) for name in names]
-        return "\n".join([f"<!-- answers {found[1]} -->\n", *parts])
+        parts = [answers(by_name[name], read_exhibit(RESULTS / name), planned=True) for name in names]
+        return "\n".join([f"<!-- answers {found[1]} -->\n", *parts, "<!-- end -->"])
 
     return ANSWERS.sub(tables, text)
 

@@ -91,7 +91,7 @@ def _number(cell: str) -> tuple[float, str]:
 def _p(value: float) -> str:
     if np.isnan(value):
         return ""
-    return f" (p = {value:.3f})" if value >= 0.001 else " (p < 0.001)"
+    return f" ({value:.3f})" if value >= 0.001 else " (< 0.001)"
 
 
 def rules(sweep: SweepRecord) -> str:
@@ -123,7 +123,7 @@ def faulty(sweep: SweepRecord) -> str:
 
 
 def compression(sweep: SweepRecord) -> str:
-    """Return what each compressor needs to the target, against whole models with the same allocation."""
+    """Return what each compressor needs to the target: whole models in units, and the others as ratios to them."""
 
     def key(run: RunRecord) -> tuple[str, ...]:
         section = run.config.compression.device
@@ -149,27 +149,28 @@ def compression(sweep: SweepRecord) -> str:
     for i, metric in enumerate(wanted):
         adjusted |= family_p({name: pairs for name, pairs in compared.items() if name.endswith(metric)})
         adjusted |= family_p({f"{name}/{i}": both[i] for name, both in against.items()})
-    heads = ("allocation", "compressor", "reached", "rounds to 90 %", "seconds to it", "× whole models",
-             "joules to it", "× whole models", "seconds × equal shares", "joules × equal shares")  # fmt: skip
+    heads = ("allocation", "compressor", "rounds", "seconds", "joules", "seconds × equal shares",
+             "joules × equal shares")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'--:|' * (len(heads) - 2)}"]
-
     for row, runs in groups.items():
         ends = [
             [run.rounds[metric].iloc[-1] for run in runs.values() if at_target(run)] for metric in ("round", *wanted)
         ]
         spreads = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in ends]
         names = [f"{'/'.join(row)}/{metric}" for metric in wanted]
-        beside = [ratio(compared[name], adjusted[name]) if name in compared else "1" for name in names]
+        beside = [
+            f"× {ratio(compared[name], adjusted[name])}" if name in compared else own
+            for name, own in zip(names, spreads[1:], strict=True)
+        ]
         optimal = ["–", "–"]
         if row[0] == "newton":
             optimal = [ratio(pairs, adjusted[f"{row[1]}/{i}"]) for i, pairs in enumerate(against[row[1]])]
-        cells = (str(len(ends[0])), spreads[0], spreads[1], beside[0], spreads[2], beside[1], *optimal)
-        lines.append(f"| {' | '.join((*row, *cells))} |")
+        lines.append(f"| {' | '.join((*row, spreads[0], *beside, *optimal))} |")
     return "\n".join(lines)
 
 
 def ratio(pairs: Pairs, p: float) -> str:
-    """Return the median ratio, or its bounds, and the p-value in words."""
+    """Return the median ratio, or its bounds, and the p-value in parentheses."""
     low, high = pairs.median
     return (f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}") + _p(p)
 
@@ -180,7 +181,7 @@ def at_target(run: RunRecord) -> bool:
 
 
 def privacy(sweep: SweepRecord) -> str:
-    """Return ε, accuracy, seconds and joules by H and noise, against the runs without privacy."""
+    """Return ε and accuracy by H and noise, against the runs without privacy."""
     groups = grouped(
         sweep,
         lambda run: (
@@ -191,23 +192,18 @@ def privacy(sweep: SweepRecord) -> str:
     adjusted = family_p(
         {"/".join(key): gained(runs, groups[key[0], "none"]) for key, runs in groups.items() if key[1] != "none"}
     )
-    heads = ("H", "noise, of the clip", "ε", "accuracy, %", "difference", "seconds", "joules")
+    heads = ("H", "noise, of the clip", "ε", "accuracy, %", "difference")
     lines = [f"| {' | '.join(heads)} |", f"|{'--:|' * len(heads)}"]
     for key, runs in groups.items():
-        ends = [run.rounds.iloc[-1] for run in runs.values()]
         epsilon = (
             f"{np.mean([run.last(metrics.PRIVACY_EPSILON) for run in runs.values()]):.2f}" if key[1] != "none" else "∞"
-        )
-        seconds, joules = (
-            f"{np.mean([end[name] for end in ends]):.0f} ± {np.std([end[name] for end in ends], ddof=1):.0f}"
-            for name in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
         )
         difference = "–"
         if key[1] != "none":
             away = gained(runs, groups[key[0], "none"]).steps
             difference = f"{np.mean(away):.1f} ± {np.std(away, ddof=1):.1f}{_p(adjusted['/'.join(key)])}"
         noise = key[1] if key[1] == "none" else f"{float(key[1]):g}"
-        cells = (key[0].lstrip("0"), noise, epsilon, percent(runs), difference, seconds, joules)
+        cells = (key[0].lstrip("0"), noise, epsilon, percent(runs), difference)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
