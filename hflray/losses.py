@@ -96,15 +96,15 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
     refused, loss = f"training.loss: {spoken(name)}", find_loss(name)
     fix = "accepted: a function of outputs (n, …) and targets (n,) that returns their mean loss"
     for reduction, shape in (("mean", ()), ("none", (2,)), ("sum", ())):
-        asked = "" if reduction == "mean" else f" with the reduction {reduction}"
+        how = "" if reduction == "mean" else f" with the reduction {reduction}"
         try:
             value: Any = loss(outputs, targets, reduction=reduction)
         except Exception as error:  # a user's function may raise any type, and torch.func.vmap too
-            failed = f"{refused} fails on {num_outputs} outputs of a {kind}{asked} ({reason(error)})"
+            failed = f"{refused} fails on {num_outputs} outputs of a {kind}{how} ({reason(error)})"
             raise ConfigError(f"{failed}; {fix}") from error
         if not isinstance(value, Tensor) or tuple(value.shape) != shape:
             returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ConfigError(f"{refused} returns {returned} for two samples{asked}; {fix}, of the shape {shape}")
+            raise ConfigError(f"{refused} returns {returned} for two samples{how}; {fix}, of the shape {shape}")
         if reduction == "mean" and not math.isfinite(number := float(value.detach())):
             raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
         if reduction == "mean" and not value.requires_grad:

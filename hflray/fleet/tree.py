@@ -298,11 +298,11 @@ def _weights(path: str, linked: BoolArray) -> FloatArray:
 
 def _apart(linked: BoolArray) -> int | None:
     """Return an edge to which no path leads from edge 0; None: the graph is connected."""
-    seen = np.zeros(len(linked), dtype=bool)
-    seen[0] = True
+    reachable = np.zeros(len(linked), dtype=bool)
+    reachable[0] = True
     for _ in range(len(linked)):
-        seen = seen | linked[seen].any(axis=0)
-    return None if seen.all() else int(np.flatnonzero(~seen)[0])
+        reachable = reachable | linked[reachable].any(axis=0)
+    return None if reachable.all() else int(np.flatnonzero(~reachable)[0])
 
 
 CLOUD_ALONE = Tree()

@@ -202,15 +202,15 @@ def _ranked(ranking: TextTable) -> list[str]:
     by_field: dict[str, list[dict[str, str]]] = {}
     for record in table.records:
         by_field.setdefault(record.get("data", ""), []).append(record)
-    kept: list[dict[str, str]] = []
+    compared: list[dict[str, str]] = []
     lines = []
     for field, records in by_field.items():
         cells = [cell for record in records for cell in list(record.values())[3:]]
         if field and not any(cell.endswith(")") and "(–" not in cell for cell in cells):
             lines += ["", f"* {field}: not shown, because {records[0]['seeds']} seeds cannot give p < 0.05."]
         else:
-            kept += records
-    return ["", TextTable.of(kept).markdown().rstrip(), *lines]
+            compared += records
+    return ["", TextTable.of(compared).markdown().rstrip(), *lines]
 
 
 def answers(shown: Exhibit, sweep: SweepRecord | None, planned: bool = False) -> str:
@@ -230,19 +230,19 @@ def _answers(shown: Exhibit, sweep: SweepRecord, planned: bool = False) -> str:
     lines, empty = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
     if empty and "split" in records[0]:
         lines += [f"The runs are of the split `{records[0]['split']}`, and not of the plan's.", ""]
-    told = [record for record in records if record["answer"] or (not planned and "[" in record["ours [95 %]"])]
-    empty += [name for name in ("p", "answer", "notes") if not any(record[name] for record in told)]
-    said: set[str] = set()
-    for record in told:
+    listed = [record for record in records if record["answer"] or (not planned and "[" in record["ours [95 %]"])]
+    empty += [name for name in ("p", "answer", "notes") if not any(record[name] for record in listed)]
+    notes_so_far: set[str] = set()
+    for record in listed:
         note = record["notes"]
-        record["notes"] = "as above" if note in said else note
-        said |= {note} - {""}
-    if told:
-        table = TextTable.of(told).without(empty)
+        record["notes"] = "as above" if note in notes_so_far else note
+        notes_so_far |= {note} - {""}
+    if listed:
+        table = TextTable.of(listed).without(empty)
         lines.append(replace(table, align="l" * len(table.headings)).markdown().rstrip())
-    if count := len(records) - len(told):
+    if count := len(records) - len(listed):
         why = "have fewer runs than planned" if planned else "have neither an answer nor an interval yet"
-        lines += [""] * bool(told) + [f"{count} claims {why}."]
+        lines += [""] * bool(listed) + [f"{count} claims {why}."]
     return "\n".join(lines)
 
 

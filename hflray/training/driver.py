@@ -75,9 +75,9 @@ class _Driver:
                 case Meet():
                     region = step.gather.frame.index
                     versions, before = [self.refs[key] for key in step.parts], self.refs[step.before]
-                    kept = self.residuals.get(region, self.before.residuals)
+                    in_use = self.residuals.get(region, self.before.residuals)
                     self.refs[step.after], self.residuals[region] = self.executor.gather(
-                        step.gather, before, versions, kept
+                        step.gather, before, versions, in_use
                     )
                 case Arrive():
                     beside = [ref for key in step.combined for ref in self.beside[key]]
@@ -128,13 +128,15 @@ class _Driver:
             lasting, beside, [ref for _, ref in self.measured], list(self.residuals.values()),
         ]  # fmt: skip
         flat = iter(self.executor.get([ref for group in groups for ref in group]))
-        clouds, ends, fetched, kept, memory, handed, rows, residuals = ([next(flat) for _ in group] for group in groups)
+        clouds, ends, fetched, in_use, memory, handed, rows, residuals = (
+            [next(flat) for _ in group] for group in groups
+        )
         remembered = {device: after_turn(self.parts.rule, each) for part in memory for device, each in part.items()}
         state = replace(
             before,
             memories={**before.memories, **remembered},
             fetched=dict(zip(program.under_way, fetched, strict=True)),
-            versions={key: version.model for key, version in zip(program.keeps, kept, strict=True)},
+            versions={key: version.model for key, version in zip(program.keeps, in_use, strict=True)},
         )
         for region, by_edge in zip(self.residuals, residuals, strict=True):
             members = {edge for edge in by_edge if self.setting.tree.region_of(edge) == region}

@@ -334,9 +334,9 @@ def _refused(setting: str, got: str, accepted: str, fix: str) -> ConfigError:
 
 
 def _refuse(cases: Iterable[tuple[object, str, str, str, str]]) -> None:
-    """Raise the error of the first case that is given: whether it is, and what `_refused` takes."""
-    for given, setting, got, accepted, fix in cases:
-        if given:
+    """Raise the error of the first case that applies: whether it does, and what `_refused` takes."""
+    for applies, setting, got, accepted, fix in cases:
+        if applies:
             raise _refused(setting, got, accepted, fix)
 
 
