@@ -226,7 +226,7 @@ def score_schedulers(needed: Mapping[str, Values], by: str = "seconds") -> list[
     exact signed-rank tests over the seeds against IKC, by Holm's method over all others.
 
     Args:
-        own: what each of the user's own schedulers needed.
+        needed: what each of the user's own schedulers needed.
         by: the quantity whose median ratio to IKC orders the scores; where it is censored, its upper bound.
     """
     everyone = measured() | dict(needed)
