@@ -103,7 +103,7 @@ def test_edges_always_work_by_default() -> None:
 def test_a_trace_says_only_whether_an_edge_works(tmp_path) -> None:
     trace = tmp_path / "edges.csv"
     trace.write_text("time_s,edge,up\n1,0,0.5\n")
-    with pytest.raises(ConfigError, match=r"world\.edge_failure\.trace: .*line 2: .*0\.5"):
+    with pytest.raises(ConfigError, match=r"world\.edge_failure\.trace: .*row 2, column up: got '0\.5'"):
         edge_failure(EdgeFailureConfig(trace=str(trace)), 2, 0)
 
 
