@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 import pytest
+from hflray.assignment.candidate_arrays import blank_place
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
-from hflray.assignment.candidate_arrays import blank_place
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
 from hflray.assignment.transfers import (
     Joining,

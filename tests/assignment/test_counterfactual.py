@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from hflray.assignment.counterfactual import transfer_objectives
+
 from hflray.assignment.objective import all_costs, round_problem
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet

@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hflray.assignment.neighbours import SHORTLIST
 from safetensors.torch import load_file, save_file
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, configured_assigner, d3qn
 from hflray.assignment.features import feature_rows
-from hflray.assignment.neighbours import SHORTLIST
 from hflray.assignment.network import NetworkSpec, build_network
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.config import load_config

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from hflray.assignment.joint_choice import search_joint_choice
 
 from hflray.assignment.choice import search_choice
-from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
 from hflray.assignment.search import NOWHERE
 from tests.assignment.choosing import WORK, Choosing, fleet_of

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from hflray.allocation import allocate_round
 from hflray.assignment.joint_moves import (
     fill_transfers,
     optimum_of,
@@ -15,6 +13,8 @@ from hflray.assignment.joint_moves import (
     value_of_move,
 )
 from hflray.assignment.joint_round import begin_joint, try_move
+
+from hflray.allocation import allocate_round
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import PAID, WEIGHT, blank_state
 from hflray.cost import Workload, round_cost

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hflray.assignment.joint_round import begin_joint, move_prices, objective_bounds, solve_cold, tighten, try_move
 
 from hflray.allocation import allocate_round
-from hflray.assignment.joint_round import begin_joint, move_prices, objective_bounds, solve_cold, tighten, try_move
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import WEIGHT, blank_state, list_members, solve_members
 from hflray.cost import Workload, cloud_hop, round_cost

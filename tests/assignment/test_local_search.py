@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hflray.assignment.neighbours import best_exchange, best_transfer
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search, neighbours
 from hflray.assignment import search as searches
 from hflray.assignment.bounds import brute_force
 from hflray.assignment.local_search import PerEdgeSearch
-from hflray.assignment.neighbours import best_exchange, best_transfer
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import new_state, state_objective
 from hflray.cost import Workload, round_cost

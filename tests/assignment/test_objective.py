@@ -7,13 +7,13 @@ import itertools
 
 import numpy as np
 import pytest
+from hflray.assignment.counterfactual import transfer_objectives
+from hflray.assignment.neighbours import swap_value
 
 from hflray.allocation import allocate_round
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import brute_force, lower_bound
-from hflray.assignment.counterfactual import transfer_objectives
-from hflray.assignment.neighbours import swap_value
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem, totals_of
 from hflray.assignment.state import new_state
 from hflray.cost import Workload, round_cost

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from hflray.assignment.shared_network import SURE, SharedPass, shared_pass
 
 from hflray.assignment import shared_network
 from hflray.assignment.network import NetworkSpec, SharedBiLstm, build_network
 from hflray.assignment.policy import SHIPPED, load_policy
-from hflray.assignment.shared_network import SURE, SharedPass, shared_pass
 from hflray.support import native
 from tests.assignment.test_network import rows as random_rows
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from hflray.assignment.sticky import assign_the_rest, reachable
+
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.support import checkpoint
