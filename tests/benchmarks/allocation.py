@@ -26,7 +26,7 @@ import numpy as np
 
 from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.instance import EdgeProblem
-from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Solution
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Guess, Solution
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.newton import TOL, solve_batch
