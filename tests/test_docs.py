@@ -442,7 +442,8 @@ def test_every_subcommand_and_option_of_the_texts_exists() -> None:
 
 def test_the_glossary_is_complete(made) -> None:
     text = made.glossary()
-    edges = {f"edge/<m>/{quantity}" for quantity in ("delay_s", "energy_j", "devices")}
+    edges = {f"edge/<m>/{quantity}" for quantity in ("delay_s", "energy_j", "devices", "accuracy")}
+    edges |= {f"region/<r>/{quantity}" for quantity in ("delay_s", "energy_j")}
     assert {row.name for row in metrics.PER_EDGE} == edges
     listed = re.findall(r"^\| `([^`]+)` \| (\S+) \| [^|]+ \| [^|]{5,} \|$", text, flags=re.M)
     units = dict(listed)

@@ -14,6 +14,7 @@ from hflray.config import FleetConfig
 from hflray.config.tree import TreeConfig
 from hflray.cost import Schedule, cloud_hop, edge_hops, gossip_hops, hops, rate_bps, region_hops
 from hflray.experiment import Experiment
+from hflray.report.page import _above
 from hflray.timeline import Durations, Ends, Hops, timeline
 from tests.conftest import small_config
 
@@ -150,3 +151,12 @@ def test_one_level_is_what_it_was() -> None:
     flat = fleet_of({})
     work = Workload(model_bits=1e6, edge_iterations=6)
     np.testing.assert_array_equal(hops(flat, work)[0], cloud_hop(flat, 1e6)[0])
+
+
+def test_the_map_of_a_report_draws_what_lies_above_the_edges() -> None:
+    drawn = {name: _above(fleet, 1000.0) for name, fleet in (("flat", fleet_of({})), ("two", TWO), ("ring", RING))}
+    lines = {name: len(of["x"]) // 3 for name, of in drawn.items()}
+    assert lines == {"flat": 0, "two": 4 + 2, "ring": 4}
+    assert drawn["two"]["names"] == ["region 0", "region 1"]
+    assert [drawn[name]["cloud"] for name in ("flat", "two", "ring")] == [True, True, False]
+    assert drawn["two"]["x"][2::3] == [None] * 6

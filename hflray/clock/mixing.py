@@ -48,7 +48,7 @@ class Pass(NamedTuple):
     version: int = 0
 
 
-class Mix(NamedTuple):
+class MixedArrival(NamedTuple):
     """An arrival that the edge mixes in.
 
     Attributes:
@@ -75,7 +75,7 @@ class MixedTurn(NamedTuple):
         end_s: when it ends.
     """
 
-    mixes: tuple[Mix, ...]
+    mixes: tuple[MixedArrival, ...]
     begun: tuple[Pass, ...]
     under_way: tuple[Pass, ...]
     version: int
@@ -110,7 +110,7 @@ def mix_turn(
     members, busy = set(devices), {way.device for way in waiting}
     ways = [(way.end_s, way.device, way) for way in waiting if way.arrives]
     heapq.heapify(ways)
-    mixes: list[Mix] = []
+    mixes: list[MixedArrival] = []
     begun: list[Pass] = []
     last_s = begin_s
 
@@ -132,7 +132,7 @@ def mix_turn(
     while ways and len(mixes) < rule.updates:
         _, device, arrival = heapq.heappop(ways)
         moment_s, staleness = max(begin_s, arrival.end_s), version - arrival.version
-        mixes.append(Mix(arrival, moment_s, staleness, rule.share(arrival.weight, mean_weight, staleness)))
+        mixes.append(MixedArrival(arrival, moment_s, staleness, rule.share(arrival.weight, mean_weight, staleness)))
         version += 1
         if len(mixes) < rule.updates and device in members:
             last_s = max(last_s, start(device, moment_s))

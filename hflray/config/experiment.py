@@ -98,7 +98,7 @@ class TargetConfig(Section):
     )
 
     @property
-    def own(self) -> str | None:
+    def own_metric(self) -> str | None:
         """The metric if it is a function of the user's own, as a reference or a registered name; else None."""
         return None if self.metric in OF_A_KIND else self.metric
 
@@ -108,12 +108,13 @@ class TargetConfig(Section):
         return None if self.metric is None else references.short(self.metric)
 
     def contradictions(self) -> Iterator[str]:
-        if self.metric is not None and self.own is None and self.value is None:
+        if self.metric is not None and self.own_metric is None and self.value is None:
             yield f"value: null with metric = {self.metric!r}; give the value, or remove metric"
-        if self.own is not None and self.name is not None and not metrics.may_be_own(self.name):
+        if self.own_metric is not None and self.name is not None and not metrics.may_be_own(self.name):
             yield (
-                f"metric: got {shorten(references.spoken(self.own))}, which would be logged as {shorten(self.name)}; "
-                "accepted: a Python name that no other logged value has; call the function otherwise"
+                f"metric: got {shorten(references.spoken(self.own_metric))}, which would be logged as "
+                f"{shorten(self.name)}; accepted: a Python name that no other logged value has; call the function "
+                "otherwise"
             )
 
 

@@ -33,7 +33,7 @@ UNITS = {
     "deployment_seed": "1", "devices_per_actor": "devices", "dirichlet_alpha": "1", "edge_iterations": "1",
     "env_steps": "steps", "environments": "1", "epsilon": "1", "epsilon_steps": "steps", "evaluate_every": "steps",
     "evaluation_fleets": "fleets", "every": "rounds", "exchanges": "tries", "final_learning_rate": "1",
-    "first": "devices",
+    "first": "devices", "region.count": "regions", "region.iterations": "1",
     "fleet.samples": "samples", "fleets": "fleets", "gamma": "1", "gpus_per_trial": "GPUs", "grace_rounds": "rounds",
     "grad_clip": "1", "hidden": "1", "learning_rate": "1", "learning_rate_steps": "steps", "learning_starts": "steps",
     "local_iterations": "1", "loguniform": "of the setting", "majority_fraction": "1", "max_concurrent": "trials",

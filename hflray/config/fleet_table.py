@@ -70,7 +70,8 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
 }  # fmt: skip
 KEYS = {"devices": ("device",), "edges": ("edge",), "links": ("device", "edge")}
-MEANINGS = sorted({*BOUNDS, *(name for key in COLUMNS for name in (*KEYS[key], *COLUMNS[key]))})
+PARENT = "parent"  # the column of edges that names the region of each
+MEANINGS = sorted({*BOUNDS, PARENT, *(name for key in COLUMNS for name in (*KEYS[key], *COLUMNS[key]))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,7 @@ class FleetTable:
             larger one.
         arrays: arrays as in `Fleet.of`.
         device_names, edge_names: what the files call devices and edges; None: nothing.
+        edge_parents: the region of each edge (`hflray.fleet.tree`); None: no file says it.
         notes: remarks for the user.
     """
 
@@ -96,6 +98,7 @@ class FleetTable:
     arrays: dict[str, FloatArray]
     device_names: tuple[str, ...] | None
     edge_names: tuple[str, ...] | None
+    edge_parents: tuple[str, ...] | None
     notes: tuple[str, ...]
 
 
@@ -190,8 +193,22 @@ def _read(options_json: str) -> FleetTable:
         arrays=arrays,
         device_names=called.get("devices"),
         edge_names=called.get("edges"),
+        edge_parents=_parents(tables, columns, chosen),
         notes=tuple(notes),
     )
+
+
+def _parents(
+    tables: Mapping[str, Table], columns: Mapping[str, Mapping[str, str]], chosen: Mapping[str, BoolArray]
+) -> tuple[str, ...] | None:
+    """Return the region of each edge that is taken; None: the file of edges has no column `PARENT`."""
+    column = columns.get("edges", {}).get(PARENT)
+    if column is None:
+        return None
+    texts = tables["edges"].texts(column)
+    if "" in texts:
+        raise tables["edges"].error(texts.index(""), column, "is empty; accepted: the name of a region; give it")
+    return tuple(text for text, is_taken in zip(texts, chosen["edges"], strict=True) if is_taken)
 
 
 def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: list[str]) -> dict[str, dict[str, str]]:
@@ -203,7 +220,8 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
     columns = dict[str, dict[str, str]]()
     for key, table in tables.items():
         places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
-        columns[key], unused = match(table, (*KEYS[key], *places, *COLUMNS[key]), renamed, HINT)
+        names = (*KEYS[key], *((PARENT,) if key == "edges" else ()), *places, *COLUMNS[key])
+        columns[key], unused = match(table, names, renamed, HINT)
         if not columns[key]:
             raise ConfigError(
                 f"{table.name}, row 1: none of the columns {', '.join(map(one_line, unused[:4]))} means anything; "

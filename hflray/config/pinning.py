@@ -112,12 +112,12 @@ def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, lis
 
 def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of policies in the tree of a sweep file, each with the dotted key of its setting."""
-    return [(key, name) for key, name in _texts_in(tree, True) if pinned.SETTINGS.get(key) == "copied"]
+    return [(key, name) for key, name in _texts_in(tree, True) if pinned.kept_as(key, name) == "copied"]
 
 
 def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, str]]:
     """Return the names of files of data in a configuration, or in a sweep file, each with the key of its setting."""
-    return [(key, name) for key, name in _texts_in(tree, sweep) if pinned.SETTINGS.get(key) in ("kept", "placed")]
+    return [(key, name) for key, name in _texts_in(tree, sweep) if pinned.kept_as(key, name) in ("kept", "placed")]
 
 
 def _texts_in(tree: Mapping[str, Any], sweep: bool) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
         ConfigError: there is one; the message begins with `source`.
     """
     for key, name in _texts_in(tree, sweep) if isinstance(tree, dict) else ():
-        is_input = pinned.SETTINGS.get(key) in ("kept", "placed")
+        is_input = pinned.kept_as(key, name) in ("kept", "placed")
         if (is_input or is_reference(key, name)) and not pinned.is_pinned(name):
             raise ConfigError(
                 f"{source}: {key}: got {shorten(name)} without the hash of its {'file' if is_input else 'text'}, which "
@@ -206,7 +206,7 @@ def _pinning(folder: Path | None, sweep: bool = False) -> Change:
     def pin(key: str, name: str) -> str:
         if folder is not None and _is_path(key, name):
             name = _beside(key, name, folder, sweep and key != "data.name")
-        how = pinned.SETTINGS.get(key)
+        how = pinned.kept_as(key, name)
         if how == "copied":
             return pinned.pin_policy(name)
         try:

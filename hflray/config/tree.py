@@ -6,9 +6,9 @@ Without it the edges are the only level, and the cloud combines them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from hflray.config.base import Section
 from hflray.config.training import AggregatorConfig, CompressorConfig
@@ -58,6 +58,10 @@ class TreeConfig(Section):
         """See `Section.contradictions`."""
         if self.region is not None and self.gossip is not None:
             yield "got region and gossip; accepted: one of them, as gossip has no cloud; remove the other"
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return {name: level for name, level in handler(self).items() if level is not None}
 
     @property
     def iterations(self) -> int:

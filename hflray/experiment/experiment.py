@@ -275,9 +275,9 @@ class Experiment:
         clock.lap("train_s")
         after = self._after(plan, trained.losses, model)
         test, judged, logged = self._target.evaluate(hierarchy, index, model)
-        for edge, own in trained.state.edges.items():
+        for edge, edge_model in trained.state.edges.items():
             name = metrics.edge_metric(edge, METRIC_OF[self.problem.kind])
-            logged = {**logged, name: hierarchy.evaluate(own).score}
+            logged = {**logged, name: hierarchy.evaluate(edge_model).score}
         clock.lap("evaluate_s")
 
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history

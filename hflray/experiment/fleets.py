@@ -31,7 +31,7 @@ ARRAYS = (
     "edge_power_w", "edge_bandwidth_hz",
 )  # fmt: skip
 NUMBERS = ("cloud_bandwidth_hz", "noise_w_per_hz")
-NAMES = ("device_names", "edge_names")
+NAMES = ("device_names", "edge_names", "edge_parents")
 FLAGS = ("fixed_gain", "is_placed")
 OPTIONAL = ("battery_j", "capacitance")  # arrays of some fleets
 
@@ -137,7 +137,7 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
         fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {
             name: float(about[name]) for name in NUMBERS
         }
-        fields |= {name: None if about[name] is None else tuple(map(str, about[name])) for name in NAMES}
+        fields |= {name: None if about.get(name) is None else tuple(map(str, about[name])) for name in NAMES}
         capacitance = about["capacitance"]
         fields["capacitance"] = arrays["capacitance"] if capacitance is None else float(capacitance)
         if about["key"] is None:

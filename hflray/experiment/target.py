@@ -90,9 +90,9 @@ class UserMetric:
         Raises:
             ConfigError: there is no such function, it fails, or it does not return a finite number.
         """
-        if config.target.own is None:
+        if config.target.own_metric is None:
             return None
-        metric = cls(config.target.own, dataset, validation)
+        metric = cls(config.target.own_metric, dataset, validation)
         rng = np.random.default_rng(0)
         for part, targets in metric._targets.items():
             if len(targets):

@@ -91,7 +91,7 @@ def _check_made(fleet: object, config: FleetConfig) -> None:
 
 PER_DEVICE = ("cycles_per_sample", "seconds_per_sample", "max_cpu_hz", "power_w", "capacitance", "battery_j")
 PER_EDGE = ("edge_power_w", "edge_bandwidth_hz", "cloud_gain", "cloud_rate_bps")
-NAMES = {"device_names": "n", "edge_names": "m"}
+NAMES = {"device_names": "n", "edge_names": "m", "edge_parents": "m"}
 FORMS: dict[str, tuple[str, ...]] = {
     "position_m": ("n", "2"), "edge_position_m": ("m", "2"), "gain": ("n", "m"), "rate_bps": ("n", "m"),
     **dict.fromkeys(PER_DEVICE, ("n",)), **dict.fromkeys(PER_EDGE, ("m",)),
@@ -221,6 +221,6 @@ def table_fleet(
     """
     table = fleet_table(config.options)
     try:
-        return complete(config, rng, table.arrays, table.device_names, table.edge_names)
+        return complete(config, rng, table.arrays, table.device_names, table.edge_names, table.edge_parents)
     except ConfigError as error:
         raise ConfigError(f"fleet.options: {table.files}: {error}") from error

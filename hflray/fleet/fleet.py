@@ -143,6 +143,7 @@ class Fleet:
                 ``rate_bps``            (N, M)  bit/s         rate of a link that has all of B_m, in place of its gain
                 ``device_names``        (N,)    texts         what reports call the devices
                 ``edge_names``          (M,)    texts         what reports call the edges
+                ``edge_parents``        (M,)    texts         the region of each edge, for ``tree.region``
                 ======================  ======  ============  ========================================================
 
         Raises:

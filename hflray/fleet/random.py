@@ -43,6 +43,7 @@ def complete(
     arrays: Mapping[str, FloatArray],
     device_names: tuple[str, ...] | None = None,
     edge_names: tuple[str, ...] | None = None,
+    edge_parents: tuple[str, ...] | None = None,
 ) -> Fleet:
     """Draw a fleet as `sample_fleet` does, and put what is given in the place of what was drawn.
 
@@ -52,7 +53,7 @@ def complete(
         config: see `sample_fleet`.
         rng: see `sample_fleet`.
         arrays: checked arrays as in `Fleet.of`, in which NaN stands for what is drawn.
-        device_names, edge_names: see `Fleet`.
+        device_names, edge_names, edge_parents: see `Fleet`.
 
     Raises:
         ConfigError: links are given for a fleet that is too large to hold them, or a rate is beyond any bandwidth.
@@ -122,6 +123,7 @@ def complete(
         battery_j=arrays.get("battery_j"),
         device_names=device_names,
         edge_names=edge_names,
+        edge_parents=edge_parents,
     )
 
 

@@ -14,7 +14,7 @@ from hflray.fleet.links import path_gain
 from hflray.seeding import stream
 from hflray.support import pinned
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.tables import SUFFIXES, read_table
+from hflray.support.tables import read_table
 
 ROW_TOLERANCE = 1e-9  # of the sums of a row and of a column of W
 
@@ -240,7 +240,7 @@ def _linked(graph: str, count: int) -> BoolArray:
     linked = np.zeros((count, count), dtype=bool)
     if graph in ("ring", "path"):
         pairs = [(m, m + 1) for m in range(count - 1)] + ([(count - 1, 0)] if graph == "ring" else [])
-    elif pinned.plain(graph).lower().endswith(SUFFIXES):
+    elif pinned.plain(graph).lower().endswith(pinned.TABLES):
         pairs = [(m, other) for m, other, _ in _links(graph, "graph", count)]
     else:
         raise ConfigError(

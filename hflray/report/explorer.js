@@ -57,7 +57,12 @@ function drawMap(run, round) {
   const reason = (i) => ((round.away || []).includes(i) ? "away" : (round.low || []).includes(i) ? "low on charge" : "not scheduled");
   traces.push({ x: idle.map((i) => xs[i]), y: idle.map((i) => ys[i]), mode: "markers", text: idle.map((i) => `${describe(i)}<br>${reason(i)}`),
     hovertemplate: "%{text}<extra></extra>", marker: { symbol: idle.map((i) => ({ away: "x-thin", "low on charge": "cross-thin" }[reason(i)] || "circle")), color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: ink("idle"), width: 1 } } });
-  traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: ink("ink") } },
+  // What lies above the edges: regions and their hops, or the links among edges in place of the cloud.
+  const above = run.above;
+  traces.push({ x: above.x, y: above.y, mode: "lines", line: { color: ink("ink"), width: 1.2, dash: "dash" }, hoverinfo: "skip" });
+  traces.push({ x: above.nodeX, y: above.nodeY, mode: "markers+text", text: above.names, textposition: "top center", hovertemplate: "%{text}<extra></extra>",
+    marker: { symbol: "diamond", size: 13, color: ink("paper"), line: { color: ink("ink"), width: 1.5 } } });
+  if (above.cloud) traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: ink("ink") } },
     hovertemplate: "cloud<extra></extra>" });
   const axis = { range: [-0.04 * run.side, 1.06 * run.side], zeroline: false, title: { text: "m" } };
   plot("map", traces, { height: Math.min(560, widthOf("map") + 40), margin: { l: 55, r: 10, t: 30, b: 45 }, uirevision: run.name,

@@ -73,10 +73,10 @@ def pretty(value: Any, labels: Mapping[str, str] = MappingProxyType({})) -> str:
         value: the value.
         labels: the user's own labels, which come first (`RunRecord.labels`).
     """
-    return own(value, labels) or NAMES.get(str(value)) or short(value)
+    return own_label(value, labels) or NAMES.get(str(value)) or short(value)
 
 
-def own(value: Any, labels: Mapping[str, str]) -> str:
+def own_label(value: Any, labels: Mapping[str, str]) -> str:
     """Return the user's own label of a setting's value; empty if there is none."""
     return labels.get(unplaced(value), "") if labels and isinstance(value, str) else ""
 
@@ -110,7 +110,7 @@ def colour(label: str, number: int) -> str:
 def policy(run: RunRecord) -> str:
     """Return the label of the policy of a run whose assigner is d3qn."""
     name = run.config.assignment.policy
-    return own(name, run.labels) or POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
+    return own_label(name, run.labels) or POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
 
 
 def mark_modified(label: str, runs: Sequence[RunRecord]) -> str:
@@ -207,9 +207,9 @@ def describe(run: RunRecord, keys: Sequence[str], whole: Set[str] = frozenset(),
             parts.append(in_full(key, value, hashed))
         elif key.startswith(OPTIONS):
             text = pinned.plain(str(value)) if value is not None else None
-            parts.append(own(value, run.labels) or option(key.removeprefix(OPTIONS), text))
+            parts.append(own_label(value, run.labels) or option(key.removeprefix(OPTIONS), text))
         elif key == "assignment.exchanges":
-            follows_name = parts[-1:] == [pretty("hfel")] and not own("hfel", run.labels)
+            follows_name = parts[-1:] == [pretty("hfel")] and not own_label("hfel", run.labels)
             parts[-1:] = [hfel(run.config.assignment.exchanges)] if follows_name else [*parts[-1:], f"k = {value}"]
         elif key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
             if value:
@@ -233,5 +233,5 @@ def describe(run: RunRecord, keys: Sequence[str], whole: Set[str] = frozenset(),
         ):
             continue
         else:
-            parts.append(own(value, run.labels) or setting(key, None if value is ... else value))
+            parts.append(own_label(value, run.labels) or setting(key, None if value is ... else value))
     return ", ".join(parts)

@@ -8,6 +8,7 @@ edges under an asynchronous cloud. All use Plotly, whose basic bundle (`vendor/`
 from __future__ import annotations
 
 import json
+import math
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -137,6 +138,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "y": charts.rounded(fleet.position_m[:, 1], 4),
         "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
         "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
+        "above": _above(fleet, config.fleet.area_km * 1e3),
         "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
@@ -148,6 +150,30 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
             (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
         ),
         "reserve": config.world.battery.reserve_j,
+    }
+
+
+def _above(fleet: Fleet, side_m: float) -> dict[str, Any]:
+    """Return what lies above the edges as the map draws it: lines, and the places and names of regions.
+
+    Each line has its two ends and then null. Without a tree there is nothing, because each edge sends to the cloud.
+    """
+    tree, edges = fleet.tree, fleet.edge_position_m
+    lines: list[tuple[Any, Any]] = []
+    places: list[Any] = []
+    if tree.regions is not None:
+        places, cloud = list(tree.regions.position_m), np.full(2, side_m / 2)
+        lines = [(edges[m], places[r]) for m, r in enumerate(tree.regions.parent)] + [(r, cloud) for r in places]
+    if tree.graph is not None:
+        lines = [(edges[m], edges[other]) for m, other in np.argwhere(np.triu(tree.graph.linked))]
+    names = tree.regions.names if tree.regions is not None else None
+    return {
+        "x": charts.rounded((x for a, b in lines for x in (a[0], b[0], math.nan)), 4),
+        "y": charts.rounded((y for a, b in lines for y in (a[1], b[1], math.nan)), 4),
+        "nodeX": charts.rounded((place[0] for place in places), 4),
+        "nodeY": charts.rounded((place[1] for place in places), 4),
+        "names": [f"region {name}" for name in names or range(len(places))],
+        "cloud": tree.graph is None,
     }
 
 

@@ -181,7 +181,7 @@ class RunRecord:
     @property
     def main_metric(self) -> str:
         """The name of the main metric: the user's own (`target.metric`), accuracy, or what was logged in its place."""
-        decides = self.config.target.own and self.config.target_accuracy is None
+        decides = self.config.target.own_metric and self.config.target_accuracy is None
         chosen = self.config.target.name if decides else None
         names = (chosen, *metrics.MAIN) if chosen else metrics.MAIN
         return next((name for name in names if len(self.series(name))), metrics.ACCURACY)

@@ -61,7 +61,7 @@ class AssignerScore:
         ratio: geometric mean over the fleets of its objective divided by best gain's.
         gap, worst_gap: median and largest share by which it is above a proven lower bound.
         time_ratio: median time divided by best gain's median time.
-        own: whether it is the user's own.
+        is_own: whether it is the user's own.
     """
 
     name: str
@@ -70,7 +70,7 @@ class AssignerScore:
     gap: float
     worst_gap: float
     time_ratio: float
-    own: bool
+    is_own: bool
 
 
 def assigners(references: Sequence[str]) -> dict[str, ExperimentConfig]:
@@ -136,11 +136,13 @@ def _instances(
 
 
 def _score(
-    name: str, values: FloatArray, best: FloatArray, bounds: FloatArray, time_ratio: float, own: bool
+    name: str, values: FloatArray, best: FloatArray, bounds: FloatArray, time_ratio: float, is_own: bool
 ) -> AssignerScore:
     gaps = 1.0 - bounds / values
     ratio = float(np.exp(np.log(values / best).mean()))
-    return AssignerScore(name, float(values.mean()), ratio, float(np.median(gaps)), float(gaps.max()), time_ratio, own)
+    return AssignerScore(
+        name, float(values.mean()), ratio, float(np.median(gaps)), float(gaps.max()), time_ratio, is_own
+    )
 
 
 FILE = Path(__file__).with_name("leaderboard.json")
@@ -166,7 +168,7 @@ class SchedulerScore:
         medians: by quantity, the median over the seeds; inf where at least half of the runs missed the target.
         ratios: by quantity, the median ratio to IKC on the same seed as bounds, which are equal if nothing is censored.
         tests: by quantity, what the signed-rank test against IKC says, in words.
-        own: whether it is the user's own.
+        is_own: whether it is the user's own.
     """
 
     name: str
@@ -175,7 +177,7 @@ class SchedulerScore:
     medians: dict[str, float]
     ratios: dict[str, tuple[float, float]]
     tests: dict[str, str]
-    own: bool
+    is_own: bool
 
 
 def measured() -> dict[str, Values]:
@@ -224,7 +226,7 @@ def score_schedulers(needed: Mapping[str, Values], by: str = "seconds") -> list[
     exact signed-rank tests over the seeds against IKC, by Holm's method over all others.
 
     Args:
-        own: what each of the user's own schedulers needed.
+        needed: what each of the user's own schedulers needed.
         by: the quantity whose median ratio to IKC orders the scores; where it is censored, its upper bound.
     """
     everyone = measured() | dict(needed)

@@ -59,7 +59,7 @@ def assignment(
         places = board.score_assigners(references or (), fleets)
     rows = [
         {
-            "place": str(number), "assigner": f"{place.name} *" if place.own else place.name,
+            "place": str(number), "assigner": f"{place.name} *" if place.is_own else place.name,
             "objective, J": f"{place.objective_j:,.1f}", "× best gain": f"{place.ratio:.3f}",
             "gap, %: median": f"{100 * place.gap:.1f}", "worst": f"{100 * place.worst_gap:.1f}",
             "time × best gain": f"{place.time_ratio:,.0f}",
@@ -103,7 +103,7 @@ def scheduling(
     places = board.score_schedulers(trained, by)
     rows = []
     for number, place in enumerate(places, 1):
-        name = f"{place.name} *" if place.own else pretty(place.name)
+        name = f"{place.name} *" if place.is_own else pretty(place.name)
         row = {"place": str(number), "scheduler": name, "reached": f"{place.reached} of {place.runs}"}
         for quantity in board.SPENT:
             median, test = place.medians[quantity], place.tests[quantity]

@@ -95,16 +95,18 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
     A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
     """
     shipped = [_result_settings(RunRecord.settings_of(trial.config)) for trial in trials]
-    return shipped, [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
+    return shipped, [
+        key for key in dict.fromkeys(key for settings in shipped for key in settings) if _varies(key, shipped)
+    ]
 
 
 def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
     """Return how many of the shipped trials have a run, and how many runs are of other seeds or of no such trial."""
     seeds = {settings[SEED] for settings in shipped}
-    own = [settings for run in runs if (settings := _result_settings(run.settings))[SEED] in seeds]
+    of_plan = [settings for run in runs if (settings := _result_settings(run.settings))[SEED] in seeds]
     planned = {tuple(settings.get(key) for key in swept) for settings in shipped}
-    covered = planned & {tuple(settings.get(key) for key in swept) for settings in own}
-    unplanned = {"with other seeds": len(runs) - len(own), "with other settings": len(own) - len(covered)}
+    covered = planned & {tuple(settings.get(key) for key in swept) for settings in of_plan}
+    unplanned = {"with other seeds": len(runs) - len(of_plan), "with other settings": len(of_plan) - len(covered)}
     texts = [f"{count} {name}" for name, count in unplanned.items() if count]
     return " and ".join([f"{len(covered)} of {len(shipped)} runs", *texts])
 
@@ -122,8 +124,8 @@ def _nearest(
     settings: Mapping[str, str], trials: Sequence[Mapping[str, str]], keys: Sequence[str]
 ) -> Mapping[str, str]:
     """Return the first of the trials that differ from `settings` in the fewest of `keys`."""
-    own = {key: settings[key] for key in keys if key in settings}
-    return min(trials, key=lambda trial: len(_differing(own, trial)))
+    chosen = {key: settings[key] for key in keys if key in settings}
+    return min(trials, key=lambda trial: len(_differing(chosen, trial)))
 
 
 def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -30,7 +30,10 @@ SETTINGS: dict[str, Literal["kept", "placed", "copied"]] = {
     "fleet.options.devices": "kept", "fleet.options.edges": "kept", "fleet.options.links": "kept",
     "data.options.file": "placed", "data.options.train": "placed", "data.options.test": "placed",
     "assignment.policy": "copied", "scheduling.options.policy": "copied",
+    "tree.gossip.graph": "kept", "tree.gossip.weights": "kept",
 }  # fmt: skip
+OF_WORDS = ("tree.gossip.graph", "tree.gossip.weights")  # settings whose text may be a word in place of a file
+TABLES = (".csv", ".parquet")
 POLICY = ".safetensors"  # with which the name of a policy's file ends; shipped policies have no such ending
 MOST_MB = 256  # of a file that is kept
 SHOWN = 12  # digits of a SHA-256 in a message
@@ -69,6 +72,13 @@ def held(name: str, sha256: str, path: str, content: bytes | None = None) -> Inp
     if before is None or before.content is None:
         _held[sha256] = Input(name, sha256, path, content)
     return _held[sha256]
+
+
+def kept_as(key: str, text: str) -> Literal["kept", "placed", "copied"] | None:
+    """Return what becomes of the file that the text of a setting names; None: it names none."""
+    if key in OF_WORDS and not plain(text).lower().endswith(TABLES):
+        return None
+    return SETTINGS.get(key)
 
 
 def is_pinned(name: object) -> bool:

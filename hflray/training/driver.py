@@ -131,7 +131,9 @@ class _Driver:
         clouds, ends, fetched, in_use, memory, handed, rows, residuals = (
             [next(flat) for _ in group] for group in groups
         )
-        remembered = {device: after_turn(self.parts.rule, each) for part in memory for device, each in part.items()}
+        remembered = {
+            device: after_turn(self.parts.rule, kept_by) for part in memory for device, kept_by in part.items()
+        }
         state = replace(
             before,
             memories={**before.memories, **remembered},
@@ -146,7 +148,7 @@ class _Driver:
         if together and self.setting.tree.graph is not None:
             state = mix_edges(self.setting, state, {edge: version.model for edge, version in models.items()})
         elif together:
-            state = combine(together, state, models, program.weights, [each.extra for each in handed])
+            state = combine(together, state, models, program.weights, [lifted.extra for lifted in handed])
         for cloud in clouds:
             state = replace(
                 state, model=cloud.model, residuals=cloud.residuals, rule=cloud.rule, cloud=cloud.stored
@@ -154,7 +156,7 @@ class _Driver:
         losses = losses_of((devices for ending, _ in self.measured for devices in ending), rows)
         if not method.measures:
             return RoundResult(state, losses)
-        lifted = [each for each in (*ends, *handed) if isinstance(each, Lifted)]
+        lifted = [result for result in (*ends, *handed) if isinstance(result, Lifted)]
         return RoundResult(state, losses, measures_of(self.setting, before.model, state.model, lifted))
 
 

@@ -58,7 +58,7 @@ class Session:
             remove(self.folder)
 
 
-def own(folder: Path, end: Callable[[], None]) -> None:
+def take_over(folder: Path, end: Callable[[], None]) -> None:
     """Take over the folder of the Ray that this process has just started; see `Session`. Errors are only logged."""
     global _current
     try:

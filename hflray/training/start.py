@@ -125,7 +125,9 @@ def start_ray(num_cpus: int | None = None) -> int:
                 if num_cpus is None and cpus < (os.cpu_count() or 1):
                     num_cpus = cpus  # Ray counts the machine's CPUs, also those that this process must not use
                 context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES)
-                session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
+                session.take_over(
+                    Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True)
+                )
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect, or tries for longer than `JOIN_S`.
             if isinstance(error, AuthenticationError) and not address:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from hflray.clock.asynchronous import Asynchrony, fedat_shares
-from hflray.clock.mixing import Mix, Pass
+from hflray.clock.mixing import MixedArrival, Pass
 from hflray.cost import Schedule
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.timeline import Runs, Timeline
@@ -63,11 +63,11 @@ class Turn:
     mixes: FloatArray | None = None
 
     @property
-    def mixed(self) -> tuple[Mix, ...]:
+    def mixed(self) -> tuple[MixedArrival, ...]:
         """The arrivals that an asynchronous edge mixes in."""
         rows = () if self.mixes is None else self.mixes
         last = len(Pass._fields)
-        return tuple(Mix(pass_of(row[:last]), float(row[last]), int(row[-2]), float(row[-1])) for row in rows)
+        return tuple(MixedArrival(pass_of(row[:last]), float(row[last]), int(row[-2]), float(row[-1])) for row in rows)
 
     @property
     def trained(self) -> tuple[IntArray, BoolArray]:
@@ -132,13 +132,13 @@ class Turn:
 
 def pass_of(row: FloatArray) -> Pass:
     """Return the pass with these numbers, (11,)."""
-    one = Pass(*row.tolist())
-    return one._replace(
-        device=int(one.device),
-        round=int(one.round),
-        number=int(one.number),
-        arrives=bool(one.arrives),
-        version=int(one.version),
+    numbers = Pass(*row.tolist())
+    return numbers._replace(
+        device=int(numbers.device),
+        round=int(numbers.round),
+        number=int(numbers.number),
+        arrives=bool(numbers.arrives),
+        version=int(numbers.version),
     )
 
 
@@ -230,15 +230,15 @@ class UnderWay:
         between = set(range(num_edges)) - {turn.edge for turn in self.turns}
         for edge, passes in self.passes().items():
             if edge in between:
-                held_hz[edge] = sum(one.bandwidth_hz for one in passes if self.clock_s < one.end_s)
+                held_hz[edge] = sum(under_way.bandwidth_hz for under_way in passes if self.clock_s < under_way.end_s)
         return held_hz
 
     @property
     def busy(self) -> IntArray:
         """The devices of which a row has not ended."""
         turns = (*self.trailing, *self.turns)
-        each = [turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns]
-        return np.concatenate([np.zeros(0, dtype=np.intp), *each])
+        devices = [turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns]
+        return np.concatenate([np.zeros(0, dtype=np.intp), *devices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +300,7 @@ def play(
         if edge not in ways:
             start(edge, begin_s)
     while ways and len(updates) < rule.updates:
-        edge = min(ways, key=lambda each: (ways[each].end_s, each))
+        edge = min(ways, key=lambda m: (ways[m].end_s, m))
         turn = ways.pop(edge)
         now_s = max(now_s, turn.end_s)
         if not turn.sends:
@@ -480,8 +480,8 @@ def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> lis
     texts = []
     for device, edge in zip(*schedule, strict=True):
         rows = [turn.rows_of(device) for turn in begun[edge]]
-        lost = int(sum((~each).sum() for each in rows))
-        whole = sum(each.size for each in rows)
+        lost = int(sum((~counts).sum() for counts in rows))
+        whole = sum(counts.size for counts in rows)
         kind = "passes" if any(turn.mixes is not None for turn in begun[edge]) else "edge iterations"
         missed = f"did not count in {lost} of {whole} {kind}" if lost else ""
         texts.append(missed if rows else "trained nothing, because its edge had an older plan or failed")

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hflray import load_config
-from hflray.config import FleetConfig
+from hflray import Scenario, load_config
+from hflray.config import FleetConfig, inputs_in
 from hflray.config.tree import TreeConfig
 from hflray.errors import ConfigError
+from hflray.experiment.fleets import packed, unpacked
 from hflray.fleet import Fleet, sample_fleet
 from hflray.fleet.tree import CLOUD_ALONE, Graph, metropolis, mix
+from hflray.support import pinned
+from hflray.sweep import load_sweep
 
+SIX = ("fleet.num_devices=6", "scheduling.num_scheduled=3", "scheduling.num_clusters=3")
 PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
 
 
@@ -152,3 +156,43 @@ def test_what_does_not_go_with_a_tree_is_refused_before_anything_is_made(overrid
     with pytest.raises(ConfigError) as caught:
         load_config(None, overrides)
     assert [fact for fact in facts if fact not in str(caught.value)] == []
+
+
+def test_a_table_names_the_region_of_each_edge(tmp_path) -> None:
+    table = tmp_path / "edges.csv"
+    table.write_text("edge,parent,x_m,y_m\na,north,10,10\nb,south,20,20\nc,north,30,30\n")
+    options = f"fleet={{name: table, options: {{edges: {table}}}}}"
+    scenario = Scenario.build(load_config(None, [*SIX, options, "tree.region={count: 2}"]))
+    regions = scenario.fleet.tree.regions
+    assert (regions.parent.tolist(), regions.names) == ([0, 1, 0], ("north", "south"))
+    assert regions.position_m.tolist() == [[20, 20], [20, 20]]
+    for tree, facts in (
+        ("tree.region={count: 3}", ("tree.region.count: got 3", "2 parents")),
+        ("max_rounds=3", ("tree.region: got null", "parent")),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            Scenario.build(load_config(None, [*SIX, options, tree]))
+        assert [fact for fact in facts if fact not in str(caught.value)] == []
+    table.write_text("edge,parent\na,north\nb,\n")
+    with pytest.raises(ConfigError, match=r"row 3, column parent: is empty"):
+        load_config(None, [*SIX, options])
+
+
+def test_parents_of_arrays_outlive_a_stored_fleet() -> None:
+    config = FleetConfig(num_devices=3, num_edges=2)
+    fleet = Fleet.of(config, np.random.default_rng(0), edge_parents=["x", "y"])
+    assert unpacked(packed(fleet), config).edge_parents == ("x", "y")
+
+
+def test_a_graph_of_a_file_is_pinned_and_travels(tmp_path, monkeypatch) -> None:
+    (tmp_path / "links.csv").write_text("edge,neighbour\n0,1\n1,2\n")
+    (tmp_path / "sweep.yaml").write_text(
+        "name: s\ntask: experiment\nexperiment: {fleet: {num_edges: 3}, tree: {gossip: {graph: links.csv}}}\n"
+    )
+    file = load_sweep(tmp_path / "sweep.yaml", [])
+    (tmp_path / "links.csv").unlink()
+    tree = file.model_dump(mode="json", exclude_unset=True)
+    (graph,) = (name for key, name in inputs_in(tree) if key == "tree.gossip.graph")
+    assert pinned.is_pinned(graph)
+    assert "edge,neighbour" in pinned.content_of(graph)[1].decode()
+    assert inputs_in({"tree": {"gossip": {"graph": "ring"}}}, sweep=False) == []

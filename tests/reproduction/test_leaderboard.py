@@ -44,7 +44,7 @@ def test_a_better_assigner_has_a_better_place_and_ones_own_is_marked(tmp_path: P
     places = board.score_assigners(["mine.py:First"], fleets=2, progress=lambda *counts: done.append(counts))
     names = [place.name for place in places]
     assert names.index("local search, one deadline") < names.index("local search") < names.index(board.BEST_GAIN)
-    assert [place.name for place in places if place.own] == ["First"]
+    assert [place.name for place in places if place.is_own] == ["First"]
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
     best = next(place for place in places if place.name == board.BEST_GAIN)
     assert (best.ratio, best.time_ratio) == (1.0, 1.0)
@@ -105,7 +105,7 @@ def test_places_are_those_of_the_benchmark() -> None:
     places = {place.name: place for place in board.score_schedulers({})}
     assert places["ikc"].ratios == dict.fromkeys(board.SPENT, (1.0, 1.0))
     assert places["ikc"].tests == dict.fromkeys(board.SPENT, "")
-    assert all(place.runs == 10 and not place.own for place in places.values())
+    assert all(place.runs == 10 and not place.is_own for place in places.values())
     missed = places["best_channel"]
     assert missed.reached == 9
     assert missed.ratios["rounds"][0] > 1
@@ -121,7 +121,7 @@ def values(rounds: float, seconds: float, joules: float, reached: int = 10, runs
 
 def test_one_that_needs_nothing_is_first_and_the_test_says_so() -> None:
     places = board.score_schedulers({"mine": values(0.1, 1e-3, 1e-3)})
-    assert (places[0].name, places[0].own) == ("mine", True)
+    assert (places[0].name, places[0].is_own) == ("mine", True)
     assert places[0].tests["seconds"] == "p = 0.025"  # 13 opponents, ten seeds: 13 · 2 / 2¹⁰
     assert board.score_schedulers({"mine": values(0.1, 1e3, 1e-3)}, by="joules")[0].name == "mine"
 
@@ -137,7 +137,7 @@ def test_one_that_misses_the_target_is_last_and_censored() -> None:
 
 
 def test_few_seeds_prove_nothing() -> None:
-    (mine,) = [place for place in board.score_schedulers({"mine": values(0.1, 1e-3, 1e-3, 3, 3)}) if place.own]
+    (mine,) = [place for place in board.score_schedulers({"mine": values(0.1, 1e-3, 1e-3, 3, 3)}) if place.is_own]
     assert mine.tests["seconds"] == "3 seeds cannot give p < 0.05"
 
 
