@@ -263,9 +263,11 @@ def delay_after(
     Edge m then has `moved` devices fewer, 0 or 1; m and k are the same edge if one of its devices is replaced.
     """
     if not mean:
-        slowest, (first, second, third) = max(left, joined), totals.slowest
-        other = first if first not in (m, k) else second if second not in (m, k) else third
-        return float(max(slowest, delay[other])) if other >= 0 else slowest
+        slowest = max(left, joined)
+        for edge in totals.slowest:
+            if edge >= 0 and edge not in (m, k):
+                return float(max(slowest, delay[edge]))
+        return slowest
     total, used = totals.delay, totals.used
     if size[m] > 0:
         total, used = total - delay[m], used - 1

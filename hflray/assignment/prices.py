@@ -22,9 +22,9 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bundles import Devices, Edges
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Priced
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.joint import meet_deadline, new_joint_solution, solve_joint
+from hflray.allocation.kernels.joint import find_weight, new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import NOWHERE, SLOPE, WEIGHT, State, assign_move, list_members, solve_members
@@ -217,10 +217,13 @@ def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float
         return problem.weight
     index, target = slice(h, h + 1), math.log(remaining / problem.iterations)
     devices = Devices(problem.snr[m][index], problem.cycles[index], problem.power[index], problem.cap[index])
-    alone = Edges(np.array([0, 1]), devices, problem.bandwidth[m : m + 1], problem.bits, problem.alpha)
-    solution = new_joint_solution(1, 1)
-    meet_deadline(alone, 0, target, math.log(problem.weight), solution, 1e-9, scratch_for(1))
-    return float(math.exp(solution.log_weight[0]))
+    setting, blank = (
+        EdgeSetting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha),
+        Priced(0.0, 0.0, 0.0, 0.0, 0.0, 0),
+    )
+    top, x, y = math.log(problem.weight), np.zeros(1), np.zeros(1)
+    solution = find_weight(devices, setting, x, y, blank, target, top, 1e-9, scratch_for(1))
+    return math.exp(solution.log_weight)
 
 
 @kernel
