@@ -44,10 +44,10 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "learned": "hflray.scheduling.learned:Learned",
     },
     "assigner": {
-        "geographic": "hflray.assignment.geographic:Geographic",
+        "geographic": "hflray.assignment.simple:Geographic",
         "random": "hflray.assignment.simple:Random",
         "best_gain": "hflray.assignment.simple:BestGain",
-        "load_balanced": "hflray.assignment.load_balanced:LoadBalanced",
+        "load_balanced": "hflray.assignment.simple:LoadBalanced",
         "even_gain": "hflray.assignment.simple:EvenGain",
         "home": "hflray.assignment.simple:Home",
         "hfel": "hflray.assignment.hfel:HFEL",

@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten, named_settings
+from hflray.config.tree import GossipConfig, RegionConfig
 from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
@@ -401,6 +402,8 @@ def test_every_key_in_the_texts_exists() -> None:
     known |= {f"{section}.options" for section in ("scheduling", "assignment", "model", "world.availability")}
     known |= {"learning.teacher", "data.root", "data.partition_options", "data.options", "fleet.options"}
     known |= {*pinned.SETTINGS, "data.options.kind", "data.options.unmatched", "data.partition_options.unmatched"}
+    for name, level in (("region", RegionConfig(count=1)), ("gossip", GossipConfig())):
+        known |= {f"tree.{name}", *(f"tree.{name}.{key}" for key in flatten(level.model_dump(mode="json")))}
     heads = {key.partition(".")[0] for key in known if "." in key}
     wrong = [
         f"{page}: {key}"

@@ -62,7 +62,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 def test_entry_points_add_names_and_never_replace_them(outside):
     assert "thing" in registry.names("assigner")
     assert registry.resolve("assigner", "thing") is Thing
-    assert registry.resolve("assigner", "geographic").__module__ == "hflray.assignment.geographic"
+    assert registry.resolve("assigner", "geographic").__module__ == "hflray.assignment.simple"
     assert registry.build("assigner", "thing", size=2).size == 3
     assert registry.build("assigner", "anything", a=1) == {"a": 1}
 

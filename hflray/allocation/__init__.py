@@ -68,20 +68,20 @@ def allocate_round(
         if allocation is not None:
             return allocation
     scheduled, edges = check_assignment(fleet, devices, assignment)
+    if method not in get_args(Method):
+        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
+    if coupling not in get_args(Coupling):
+        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
     # These imports take time, so a run without CVXPY (or Numba) must not load it.
     if method == "cvxpy":
-        from hflray.allocation import cvxpy as solver
+        from hflray.allocation.cvxpy import allocate
     elif method == "newton":
-        from hflray.allocation import newton as solver  # type: ignore[no-redef]
+        from hflray.allocation.newton import allocate
     elif method == "equal":
-        from hflray.allocation import equal as solver  # type: ignore[no-redef]
-    elif method == "fixed_cpu":
-        from hflray.allocation import fixed_cpu as solver  # type: ignore[no-redef]
+        from hflray.allocation.baselines import allocate_equal as allocate
     else:
-        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
-    if coupling not in ("per_edge", "joint"):
-        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
-    return solver.allocate(fleet, work, scheduled, edges, coupling)
+        from hflray.allocation.baselines import allocate_fixed_cpu as allocate
+    return allocate(fleet, work, scheduled, edges, coupling)
 
 
 def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:

@@ -115,17 +115,6 @@ def lower_bound(problem: EdgeProblem, delay_price: FloatArray) -> float:
     return bound_at((low + high) / 2)[0]
 
 
-def edge_round_cost(fleet: Fleet, work: Workload, devices: IntArray, edge: int) -> tuple[float, float]:
-    """Return energy J and delay s of one edge over Q edge iterations, without the cloud hop; zeros without devices."""
-    if len(devices) == 0:
-        return 0.0, 0.0
-    (problem,) = edge_problems(fleet, work, devices, np.full(len(devices), edge, dtype=np.intp))
-    bandwidth_hz, cpu_hz = solve_edge(problem)
-    delay = problem.delay_s(bandwidth_hz, cpu_hz)
-    energy = problem.objective(bandwidth_hz, cpu_hz) - problem.delay_weight * delay
-    return work.edge_iterations * energy, work.edge_iterations * delay
-
-
 def _feasible(problem: EdgeProblem, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the solver's answer without its rounding: all bandwidth is used, and no cap is exceeded."""
     bandwidth_hz = np.maximum(bandwidth_hz, np.finfo(float).tiny)

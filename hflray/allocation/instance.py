@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 
 from hflray.allocation.kernels.bundles import Devices, Edges
-from hflray.allocation.link import compute_cycles, received_snr_hz
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -124,53 +123,40 @@ class EdgeProblem:
         return float(energy.sum() + self.delay_weight * self.delay_s(bandwidth_hz, cpu_hz))
 
 
-def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
-    """Raise ConfigError, naming the array and its first bad index, if a value is not finite and above 0."""
-    check_values(fleet, devices)
-    gain = fleet.gain_of(devices, edges)
-    bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
-    if bad.size:
-        refuse_gain(int(devices[bad[0]]), int(edges[bad[0]]), float(gain[bad[0]]))
+def checked_gain(fleet: Fleet, devices: IntArray, edges: IntArray) -> FloatArray:
+    """Return the gains of the links between `devices` and `edges`, arrays that broadcast to the shape of the result.
 
-
-def check_links(fleet: Fleet, devices: IntArray) -> None:
-    """Check as `check_fleet` does, but the links of `devices` to every edge, which an assigner needs."""
-    check_values(fleet, devices)
-    gain = fleet.gain[devices]
-    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
-    if bad.size:
-        refuse_gain(int(devices[bad[0, 0]]), int(bad[0, 1]), float(gain[bad[0, 0], bad[0, 1]]))
-
-
-def check_values(fleet: Fleet, devices: IntArray) -> None:
-    """Check as `check_fleet` does, but not the links."""
-    all_edges = slice(None)
-    for name, indices in (
+    Raises:
+        ConfigError: a gain, or another value that an allocation to these devices needs, is not finite and above 0; the
+            message names the array and its first bad index.
+    """
+    for name, index in (
         ("power_w", devices),
         ("samples", devices),
         ("cycles_per_sample", devices),
         ("max_cpu_hz", devices),
-        ("edge_bandwidth_hz", all_edges),
+        ("edge_bandwidth_hz", np.arange(fleet.num_edges)),
     ):
-        values = getattr(fleet, name)[indices]
-        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        values = getattr(fleet, name)[index]
+        bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            index = bad[0] if indices is all_edges else devices[bad[0]]
-            raise ConfigError(f"{name}[{index}]: got {values[bad[0]]}; a finite number above 0 is needed")
+            at = tuple(bad[0])
+            raise ConfigError(f"{name}[{index[at]}]: got {values[at]}; a finite number above 0 is needed")
     for name in ("noise_w_per_hz", "capacitance"):
         value = getattr(fleet, name)
         if not np.all(np.isfinite(value) & (np.asarray(value) > 0)):
             raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
-
-
-def refuse_gain(device: int, edge: int, value: float) -> NoReturn:
-    """Raise ConfigError for a gain that is not finite and above 0."""
-    raise ConfigError(f"gain[{device}, {edge}]: got {value}; a finite linear power gain above 0 is needed")
+    gain = fleet.gain_of(devices, edges)
+    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        at = tuple(bad[0])
+        device, edge = (indices[at] for indices in np.broadcast_arrays(devices, edges))
+        raise ConfigError(f"gain[{device}, {edge}]: got {gain[at]}; a finite linear power gain above 0 is needed")
+    return gain
 
 
 def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:
     """Yield the problem of each edge that has devices, in the order of the edges."""
-    check_fleet(fleet, devices, edges)
     for edge in np.unique(edges):
         members = np.flatnonzero(edges == edge)
         edge_devices = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
@@ -191,7 +177,7 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
 def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Devices:
     """Return the kernels' arrays of `devices`, (n,), each of which is at its edge in `edges`, (n,)."""
     return Devices(
-        snr=received_snr_hz(fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz),
+        snr=received_snr_hz(checked_gain(fleet, devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz),
         cycles=compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
         power=fleet.power_w[devices],
         cap=fleet.max_cpu_hz[devices],
@@ -199,8 +185,7 @@ def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) ->
 
 
 def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Ragged:
-    """Return the edges' problems as the batched kernels take them. Raises ConfigError as `check_fleet` does."""
-    check_fleet(fleet, devices, edges)
+    """Return the edges' problems as the batched kernels take them. Raises ConfigError as `checked_gain` does."""
     order = np.argsort(edges, kind="stable")
     by_edge, sorted_edges = devices[order], edges[order]
     present, first = np.unique(sorted_edges, return_index=True)
@@ -212,3 +197,22 @@ def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> 
         alpha=float(fleet.capacitance),
     )
     return Ragged(order, present, problem)
+
+
+def received_snr_hz(gain: Any, power_w: Any, noise_w_per_hz: float) -> Any:
+    """Return Y = ḡ p / N_0, Hz, for numbers or for arrays of one shape (equation 6)."""
+    return gain * power_w / noise_w_per_hz
+
+
+def received_snr_of_links_hz(gain: FloatArray, power_w: FloatArray, noise_w_per_hz: float) -> FloatArray:
+    """Return Y, (H, K), Hz, of K links of each device; `gain` is (H, K) and `power_w` is (H,), W.
+
+    The division is made once for each device, so the last bit may differ from that of `received_snr_hz`. Saved
+    results have the bits of both, so both functions stay.
+    """
+    return np.asarray(gain * (power_w / noise_w_per_hz)[:, None])
+
+
+def compute_cycles(local_iterations: Any, cycles_per_sample: Any, samples: Any) -> Any:
+    """Return c = L u D, the cycles of one edge iteration, for numbers or for arrays of one shape (equation 4)."""
+    return local_iterations * cycles_per_sample * samples

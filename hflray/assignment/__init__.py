@@ -1,21 +1,38 @@
-"""Assign an edge to each scheduled device: Ψ_i of the paper, its section V and the benchmarks of section VI."""
+"""Assign an edge to each scheduled device: Ψ_i of the paper, its section V and the benchmarks of section VI.
+
+With `assignment.once` a device keeps its first edge, that of the first round in which it counted. The assigner is asked
+for all scheduled devices of a round as long as one of them keeps no edge; its answer counts for those alone. A device
+whose edge is down cannot be scheduled until the edge works again. Nothing else is remembered than the devices' history,
+so resumed runs agree.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hflray import registry
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.support.arrays import BoolArray
+from hflray.support.arrays import BoolArray, IntArray
 from hflray.support.contract import Contract
 
-__all__ = ["Assigner", "assign_among", "assigned", "build_assigner", "check_any_edges", "configured_assigner"]
+__all__ = [
+    "Assigner",
+    "assign_among",
+    "assign_the_rest",
+    "assigned",
+    "build_assigner",
+    "check_any_edges",
+    "check_once",
+    "configured_assigner",
+    "reachable",
+]
 
 # The keys of the configuration's `assignment` section that each assigner takes; other assigners ignore them. These
 # assigners also take `allocation.coupling`, so that they minimise the objective of the round's allocation.
@@ -41,7 +58,7 @@ class Assigner(Protocol):
         [0, 0, 0]
     """
 
-    def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
+    def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices from 0 to M - 1.
 
         Args:
@@ -62,7 +79,7 @@ def assign_among(
     work: Workload,
     devices: ArrayLike,
     rng: np.random.Generator,
-) -> NDArray[np.intp]:
+) -> IntArray:
     """Return the edge of each of `devices`, (H,), among the edges that are up, (M,).
 
     The assigner is given the fleet without the other edges, and its answer is mapped back to `fleet`.
@@ -84,7 +101,7 @@ def assigned(
     devices: ArrayLike,
     rng: np.random.Generator,
     setting: str = "assignment.name",
-) -> NDArray[np.intp]:
+) -> IntArray:
     """Return the edge that an assigner, whom a `setting` names, chooses for each of `devices`, (H,).
 
     Raises:
@@ -113,6 +130,35 @@ def check_any_edges(assigner: Assigner) -> None:
             f"assignment.policy: {getattr(assigner, 'path', type(assigner).__name__)} is for M = {fixed} edges alone, "
             "and world.edge_failure takes failed edges out; leave assignment.policy out for the shipped policy (any "
             "M), or turn world.edge_failure off"
+        )
+
+
+def reachable(edge_of: IntArray, edges_up: BoolArray) -> BoolArray:
+    """Return whether each device keeps no edge, or one that is up, (N,).
+
+    Args:
+        edge_of: the edge that each device keeps, (N,); -1: none.
+        edges_up: whether each edge is up, (M,).
+    """
+    return (edge_of < 0) | edges_up[edge_of]
+
+
+def assign_the_rest(kept_edge: IntArray, assign: Callable[[], IntArray]) -> IntArray:
+    """Return the edges of a round's devices: the kept one, or else the assigner's, (H,).
+
+    Args:
+        kept_edge: the edge that each scheduled device keeps, (H,); -1: none.
+        assign: returns the assigner's edge of each, (H,); it is not called if every device keeps one.
+    """
+    return np.array(kept_edge) if (kept_edge >= 0).all() else np.where(kept_edge >= 0, kept_edge, assign())
+
+
+def check_once(config: ExperimentConfig, scheduler: type) -> None:
+    """Raise ConfigError if devices keep their edges, and the scheduler chooses edges itself in every round."""
+    if config.assignment.once and hasattr(scheduler, "schedule_and_assign"):
+        raise ConfigError(
+            f"assignment.once: got true with scheduling.name = {config.scheduling.name}, which chooses the edges "
+            "itself in every round; accepted: false; or choose a scheduler that leaves edges to the assigner"
         )
 
 
@@ -150,9 +196,6 @@ def configured_assigner(config: ExperimentConfig) -> Assigner:
     section = config.assignment
     settings = {name: getattr(section, name) for name in SETTINGS.get(section.name, ())}
     options = {name: value for name, value in settings.items() if value is not None}
-    if section.name == "hfel":
-        # The baselines of allocation are no search's objective.
-        options["method"] = "cvxpy" if config.allocation.method == "cvxpy" else "newton"
     if section.name in SETTINGS:
         options["coupling"] = config.allocation.coupling
     assigner = build_assigner(section.name, **(options | section.options))

@@ -28,8 +28,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 from hflray.allocation import Coupling, allocate_round
+from hflray.allocation.kernels.bisection import LN2, invert_slope
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.terms import LN2, invert_slope
 from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
 from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError
@@ -173,7 +173,7 @@ def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
         for m in range(m_count):
             energy[m, subset], delay[m, subset] = assigned_edge_cost(problem, np.where(member == 1, m, -1), m)
     assignment, answer, best = np.zeros(h_count, dtype=np.intp), np.zeros(h_count, dtype=np.intp), math.inf
-    sets, each = np.empty(m_count, dtype=np.intp), np.empty(m_count)
+    sets, delays = np.empty(m_count, dtype=np.intp), np.empty(m_count)
     for number in range(m_count**h_count):
         rest = number
         sets[:] = 0
@@ -184,8 +184,8 @@ def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
         total = 0.0
         for m in range(m_count):
             total += energy[m, sets[m]]
-            each[m] = delay[m, sets[m]]
-        value = total + problem.weight * weighed_delay(problem.mean, each, sets)  # an edge without devices has set 0
+            delays[m] = delay[m, sets[m]]
+        value = total + problem.weight * weighed_delay(problem.mean, delays, sets)  # an edge without devices has set 0
         if value < best:
             best = value
             answer[:] = assignment

@@ -23,16 +23,17 @@ import time
 
 import numpy as np
 
-from hflray.allocation.instance import check_values, refuse_gain
+from hflray.allocation.instance import checked_gain, received_snr_of_links_hz
+from hflray.allocation.kernels.bisection import LN2
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.allocation.kernels.terms import LN2
-from hflray.allocation.link import received_snr_of_links_hz
-from hflray.assignment.candidate_arrays import Candidates, Links, Place, blank_place
-from hflray.assignment.objective import Start, all_but_links, starting_assignment, totals_of
+from hflray.assignment.objective import problem_of, starting_assignment, totals_of
 from hflray.assignment.transfers import (
+    Candidates,
+    CandidateState,
     Guest,
     added_cost,
+    blank_place,
     joining,
     least_added_cost,
     own_cost,
@@ -54,7 +55,7 @@ AT_ONCE = 2000  # devices checked between two checks of the clock
 
 
 def search_candidates(
-    fleet: Fleet, work: Workload, devices: IntArray, start: Start, count: int, rng: np.random.Generator, stop: float
+    fleet: Fleet, work: Workload, devices: IntArray, start: str, count: int, rng: np.random.Generator, stop: float
 ) -> IntArray:
     """Return an assignment, (H,) edge indices, of checked `devices`.
 
@@ -73,7 +74,7 @@ def search_candidates(
     begin = strongest[:, 0] if start == "best_gain" else starting_assignment(start, fleet, devices, rng)
     problem = candidates(fleet, work, devices, np.column_stack([strongest, begin]))
     h = len(devices)
-    slot = np.full(h, problem.links.edge.shape[1] - 1, dtype=np.intp)
+    slot = np.full(h, problem.edge.shape[1] - 1, dtype=np.intp)
     greedy(problem, slot, GREEDY_PASSES)
     place = blank_place(slot, fleet.num_edges)
     settle_all(problem, place)
@@ -89,59 +90,54 @@ def search_candidates(
         before, value = value, place_objective(problem, place)
         if value >= before * (1.0 - PASS):
             break
-    return np.asarray(problem.links.edge[np.arange(h), place.slot], dtype=np.intp)
+    return np.asarray(problem.edge[np.arange(h), place.slot], dtype=np.intp)
 
 
 def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) -> Candidates:
     """Return the round with candidate edges, (H, K). Raises ConfigError as `search_candidates` does."""
-    check_values(fleet, devices)
-    gain = fleet.gain_of(devices[:, None], edge)
-    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
-    if bad.size:
-        i, j = bad[0]
-        refuse_gain(int(devices[i]), int(edge[i, j]), float(gain[i, j]))
+    gain = checked_gain(fleet, devices[:, None], edge)
     snr = received_snr_of_links_hz(gain, fleet.power_w[devices], fleet.noise_w_per_hz)
-    return Candidates(links=Links(edge, snr), **all_but_links(fleet, work, devices))
+    return Candidates(edge, snr, problem_of(fleet, work, devices, np.empty((0, 0))))
 
 
 @kernel
 def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
     """Move each device in turn to the candidate where it adds least to ``Σ A²/B``, and update `slot`."""
-    h_count, k_count = problem.links.edge.shape
-    fair = len(problem.bandwidth) / h_count
+    h_count, k_count = problem.edge.shape
+    fair = len(problem.round.bandwidth) / h_count
     load = np.empty((h_count, k_count))
-    total = np.zeros(len(problem.bandwidth))
+    total = np.zeros(len(problem.round.bandwidth))
     for h in range(h_count):
         for j in range(k_count):
-            share = problem.bandwidth[problem.links.edge[h, j]] * min(fair, 1.0)
-            price = problem.power[h] + problem.weight * min(fair, 1.0)
-            load[h, j] = math.sqrt(price * problem.bits * LN2 / math.log1p(problem.links.snr[h, j] / share))
-        total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
+            share = problem.round.bandwidth[problem.edge[h, j]] * min(fair, 1.0)
+            price = problem.round.power[h] + problem.round.weight * min(fair, 1.0)
+            load[h, j] = math.sqrt(price * problem.round.bits * LN2 / math.log1p(problem.snr[h, j] / share))
+        total[problem.edge[h, slot[h]]] += load[h, slot[h]]
     for _ in range(passes):
         for h in range(h_count):
-            total[problem.links.edge[h, slot[h]]] -= load[h, slot[h]]
+            total[problem.edge[h, slot[h]]] -= load[h, slot[h]]
             least = math.inf
             for j in range(k_count):
-                k = problem.links.edge[h, j]
-                increase = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.bandwidth[k]
+                k = problem.edge[h, j]
+                increase = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.round.bandwidth[k]
                 if increase < least:
                     least = increase
                     slot[h] = j
-            total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
+            total[problem.edge[h, slot[h]]] += load[h, slot[h]]
 
 
 @kernel
-def improve(problem: Candidates, place: Place, order: IntArray) -> int:
+def improve(problem: Candidates, place: CandidateState, order: IntArray) -> int:
     """Move each device of `order` to its best candidate if that helps, and return the number of moves."""
     moves = 0
     room = place.lists.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
     totals = totals_of(place.energy, place.delay, place.lists.size)
     for h in order:
-        m = problem.links.edge[h, place.slot[h]]
+        m = problem.edge[h, place.slot[h]]
         newest = place.visits.stamp[m]
-        for j in range(problem.links.edge.shape[1]):
-            newest = max(newest, place.visits.stamp[problem.links.edge[h, j]])
+        for j in range(problem.edge.shape[1]):
+            newest = max(newest, place.visits.stamp[problem.edge[h, j]])
         if newest <= place.visits.checked[h]:
             continue
         place.visits.checked[h] = place.visits.clock[0]
@@ -150,14 +146,14 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
         saving -= saving * saving / (4.0 * value_of(problem, place, m))
         best, target, x, y = saving, -1, 0.0, 0.0
         guest = joining(problem, place, h)
-        for j in range(problem.links.edge.shape[1]):
-            k = problem.links.edge[h, j]
+        for j in range(problem.edge.shape[1]):
+            k = problem.edge[h, j]
             if k == m:
                 continue
             if place.lists.size[k] == 0:
                 target = j
                 break
-            if least_added_cost(guest, problem.links.snr[h, j], place.price[k], place.deadline[k]) >= best:
+            if least_added_cost(guest, problem.snr[h, j], place.price[k], place.deadline[k]) >= best:
                 continue
             increase, x_j, y_j = added_cost(problem, place, h, j, best)
             if increase < best:
@@ -166,7 +162,7 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
                     best, target, x, y = increase, j, x_j, y_j
         if target < 0:
             continue
-        k = problem.links.edge[h, target]
+        k = problem.edge[h, target]
         if place.lists.size[k] + 4 >= room:
             room = 2 * place.lists.size[k] + 64
             first, second = scratch_with_list(room), scratch_with_list(room)
@@ -178,7 +174,7 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
 
 
 @kernel
-def relieve(problem: Candidates, place: Place) -> float:
+def relieve(problem: Candidates, place: CandidateState) -> float:
     """Make the first transfer from the slowest edge that lowers the objective, and return the fall, J.
 
     The transfers are tried by increasing estimate. Without one that helps the result is 0.
@@ -187,14 +183,14 @@ def relieve(problem: Candidates, place: Place) -> float:
     room = place.lists.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
     totals = totals_of(place.energy, place.delay, place.lists.size)
-    count, k_count = place.lists.size[m], problem.links.edge.shape[1]
+    count, k_count = place.lists.size[m], problem.edge.shape[1]
     members, guess = np.empty(count, dtype=np.intp), np.full(count * k_count, math.inf)
     h = place.lists.head[m]
     for i in range(count):
         members[i] = h
         saving = own_cost(problem, place, h)
         for j in range(k_count):
-            k = problem.links.edge[h, j]
+            k = problem.edge[h, j]
             if k != m:
                 guess[i * k_count + j] = (
                     added_cost(problem, place, h, j, math.inf)[0] if place.lists.size[k] > 0 else 0.0
@@ -206,9 +202,7 @@ def relieve(problem: Candidates, place: Place) -> float:
             break
         h, j = members[i // k_count], i % k_count
         _, x, y = (
-            added_cost(problem, place, h, j, math.inf)
-            if place.lists.size[problem.links.edge[h, j]] > 0
-            else (0.0, 0.0, 0.0)
+            added_cost(problem, place, h, j, math.inf) if place.lists.size[problem.edge[h, j]] > 0 else (0.0, 0.0, 0.0)
         )
         gain = try_transfer(problem, place, Guest(h, j, x, y), totals, least, first, second)
         if gain > 0.0:

@@ -1,42 +1,61 @@
 """Local search over which devices are scheduled and which edge each gets, to a local optimum of the round's objective.
 
 Every candidate belongs to a group, such as a cluster of IKC, and the number of scheduled devices of each group stays as
-it is. A move transfers a scheduled device to another edge, or replaces it by a candidate of its group, which joins any
-edge. Each step makes the move that lowers ``Σ E_m + λ max T_m`` most, with the exact allocation of every edge. Where no
-move helps, `hflray.assignment.local_search` searches over the exchanges of the scheduled devices too; the search ends
-where this does not help either.
+it is. Two searches take turns until neither helps: one transfers and exchanges the scheduled devices
+(`hflray.assignment.search`), and one replaces a scheduled device by a candidate of its group, which joins any edge. A
+candidate that is not scheduled is a device of edge `NOWHERE`, which is in no edge's list.
 
-This search is not in the paper. It uses the tables of `hflray.assignment.state`: a candidate that is not scheduled is a
-device of edge `NOWHERE`, which is in no edge's list.
+With a deadline for each edge, each step makes the transfer or replacement that lowers ``Σ E_m + λ max T_m`` most. On
+the joint objective, of one deadline for all edges, the search starts from the best choice with a deadline for each
+edge. Weak duality rules out most replacements (`hflray.assignment.joint_search`), the others are tried by increasing
+estimate, and the first that lowers the objective is made.
+
+This search is not in the paper.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.assignment.local_search import PerEdgeSearch
-from hflray.assignment.neighbours import GAIN, TOL
-from hflray.assignment.objective import Changed, RoundProblem, delay_after, totals_of
-from hflray.assignment.search import NOWHERE, alternate, among, named, part_of
+from hflray.assignment.joint_search import (
+    JointSearch,
+    Optimum,
+    fill_priced,
+    make_first,
+    optimum_of,
+    sort_moves,
+    value_of_move,
+)
+from hflray.assignment.objective import Hop, RoundProblem
+from hflray.assignment.prices import begin_joint, price_alone
+from hflray.assignment.search import GAIN, PerEdgeSearch, Search, best_move
 from hflray.assignment.state import (
+    ALONE,
     DELAY,
     ENERGY,
+    NOBODY,
+    NOWHERE,
+    PRICED,
+    WEIGHT,
     State,
     blank_state,
-    changed_edge_cost,
+    make_move,
     restart,
-    settle,
-    state_objective,
 )
 from hflray.support.arrays import BoolArray, IntArray
 
 
 def search_choice(
-    problem: RoundProblem, group: IntArray, stays: BoolArray, assignment: IntArray, usable: BoolArray
+    problem: RoundProblem,
+    group: IntArray,
+    stays: BoolArray,
+    assignment: IntArray,
+    usable: BoolArray,
+    coupling: str = "per_edge",
 ) -> tuple[IntArray, float]:
     """Return the best assignment found and its objective, J.
 
@@ -46,76 +65,134 @@ def search_choice(
         stays: whether a scheduled candidate must not be replaced, (C,).
         assignment: edge of each candidate at the start, (C,); `NOWHERE` for those that are not scheduled.
         usable: whether devices may be assigned to an edge, (M,).
+        coupling: ``per_edge`` or ``joint``, with one deadline for all edges.
     """
-    edges = np.flatnonzero(usable)
-    present, problem = among(edges, assignment), part_of(problem, np.arange(len(assignment)), usable)
-    state = blank_state(problem, present, True, 2)
+    edges, allowed = np.flatnonzero(usable), np.ones((len(group), np.count_nonzero(usable)), dtype=np.bool_)
+    problem = part_of(problem, np.arange(len(assignment)), edges)
+    present = np.where(assignment == NOWHERE, NOWHERE, np.searchsorted(edges, assignment))
+    state = blank_state(problem, ALONE, True)
 
     def replace(assignment: IntArray) -> tuple[IntArray, float]:
-        restart(problem, state, assignment)
-        value = descend(problem, state, group, stays, state_objective(problem, state))
+        value = descend(problem, state, allowed, group, stays, assignment)
         return state.assignment.copy(), value
 
     present, value = alternate(problem, *replace(present), PerEdgeSearch, replace)
-    return named(edges, present), value
+    if coupling == "joint":
+        joint, trial = (blank_state(problem, 0, False) for _ in range(2))
+
+        def replace_jointly(assignment: IntArray) -> tuple[IntArray, float]:
+            value = descend_jointly(problem, joint, trial, group, stays, assignment)
+            return joint.assignment.copy(), value
+
+        present, value = alternate(problem, present, np.inf, JointSearch, replace_jointly)
+    return np.where(present == NOWHERE, NOWHERE, edges[present]), value
+
+
+def alternate(
+    problem: RoundProblem,
+    present: IntArray,
+    value: float,
+    search: Callable[[RoundProblem, bool], Search],
+    replace: Callable[[IntArray], tuple[IntArray, float]],
+) -> tuple[IntArray, float]:
+    """Search over the scheduled devices, and replace some of them by others, in turns until neither helps.
+
+    Args:
+        problem: C candidates and M edges.
+        present: the edge of each candidate, (C,); `NOWHERE` for those that are not scheduled.
+        value: its objective, J, or inf.
+        search: builds the search over the edges of the scheduled devices.
+        replace: replaces scheduled devices until that helps no more; returns the assignment, (C,), and its objective.
+
+    Returns:
+        The best assignment, (C,), and its objective, J.
+    """
+    edges = np.arange(len(problem.bandwidth))
+    while True:
+        scheduled = np.flatnonzero(present != NOWHERE)
+        best = search(part_of(problem, scheduled, edges), True)
+        if not best.run(present[scheduled]) < value * (1.0 - GAIN):
+            return present, value
+        present[scheduled] = best.assignment
+        present, value = replace(present)
+
+
+def part_of(problem: RoundProblem, devices: IntArray, edges: IntArray) -> RoundProblem:
+    """Return the problem of some of the devices and of some of the edges."""
+    return problem._replace(
+        snr=np.ascontiguousarray(problem.snr[edges][:, devices]),
+        cycles=problem.cycles[devices],
+        power=problem.power[devices],
+        cap=problem.cap[devices],
+        bandwidth=problem.bandwidth[edges],
+        hop=Hop(problem.hop.delay[edges], problem.hop.energy[edges]),
+    )
 
 
 @kernel
-def descend(problem: RoundProblem, state: State, group: IntArray, stays: BoolArray, value: float) -> float:
-    """Make the best move until none lowers the objective `value`, J, and return the last objective."""
+def descend(
+    problem: RoundProblem, state: State, allowed: BoolArray, group: IntArray, stays: BoolArray, assignment: IntArray
+) -> float:
+    """Make the best move of `assignment`, (C,), until none helps; return the objective, J, of `state`."""
+    value = restart(problem, state, assignment)
     while True:
-        objective, leaver, joiner, edge = best_move(problem, state, group, stays)
+        objective, a, b, k = best_move(problem, state, allowed, group, stays)
         if not objective < value * (1.0 - GAIN):
             return value
-        left = state.assignment[leaver]
-        state.assignment[leaver] = NOWHERE
-        state.assignment[joiner] = edge
-        settle(problem, state, left)
-        if edge != left:
-            settle(problem, state, edge)
-        value = state_objective(problem, state)
+        value = make_move(problem, state, a, b, k)
 
 
 @kernel
-def best_move(problem: RoundProblem, state: State, group: IntArray, stays: BoolArray) -> tuple[float, int, int, int]:
-    """Return the objective after the best move, the device that leaves its edge, the one that joins, and its edge.
+def descend_jointly(
+    problem: RoundProblem, state: State, trial: State, group: IntArray, stays: BoolArray, assignment: IntArray
+) -> float:
+    """Replace devices of `assignment`, (C,), until no replacement helps; return the joint objective, J, of `state`."""
+    value = begin_joint(problem, state, assignment)
+    while True:
+        enough = value * (1.0 - GAIN)
+        moves = rank_replacements(problem, state, optimum_of(problem, state, value), group, stays, enough)
+        objective = make_first(problem, state, trial, moves, enough)
+        if not objective < enough:
+            return value
+        value = objective
 
-    For a transfer the two devices are the same.
+
+@kernel
+def rank_replacements(
+    problem: RoundProblem, state: State, optimum: Optimum, group: IntArray, stays: BoolArray, enough: float
+) -> IntArray:
+    """Return the replacements that may bring the joint objective below `enough`, by increasing estimate.
+
+    The result is (n, 3) (`hflray.assignment.state`). No other replacement gets below `enough`. At an edge that keeps
+    its number of devices, the bound is the estimate.
     """
-    scratch = scratch_with_list(state.solved.size.max() + 2)
-    totals, tables = totals_of(state.energy, state.delay, state.solved.size), state.tables
-    base = totals.energy
-    best, leaver, joiner, edge = math.inf, -1, -1, -1
-    for a in range(len(state.assignment)):
+    count, edges = len(state.assignment), len(state.solved.size)
+    scratch, prices = scratch_with_list(state.solved.size.max() + 2), state.solved.edge[WEIGHT]
+    joins, leaves, both = np.empty((count, edges, PRICED)), np.empty(PRICED), np.empty(PRICED)
+    for b in range(count):
+        if state.assignment[b] == NOWHERE:
+            for k in range(edges):
+                if state.solved.size[k] == 0:
+                    prices[k] = price_alone(problem, k, b, optimum.deadline)
+                fill_priced(problem, state, k, NOBODY, b, joins[b, k], scratch)
+    values, moves = [], []
+    for a in range(count):
         m = state.assignment[a]
-        if m == NOWHERE:
+        if m == NOWHERE or stays[a]:
             continue
-        if tables.out_stamp[a] != tables.stamp[m]:
-            cost = changed_edge_cost(problem, state.solved, m, a, -1, True, TOL, scratch)
-            tables.out_cost[a, ENERGY], tables.out_cost[a, DELAY] = cost.energy, cost.delay
-            tables.out_stamp[a] = tables.stamp[m]
-        for b in range(len(state.assignment)):
-            if b != a and (state.assignment[b] != NOWHERE or stays[a] or group[b] != group[a]):
+        fill_priced(problem, state, m, a, NOBODY, leaves, scratch)
+        for b in range(count):
+            if state.assignment[b] != NOWHERE or group[b] != group[a]:
                 continue
-            for k in range(len(state.solved.size)):
-                if b == a and k == m:
-                    continue
+            for k in range(edges):
                 if k == m:
-                    if tables.swap_stamp[a, b] != tables.stamp[m]:
-                        cost = changed_edge_cost(problem, state.solved, m, a, b, True, TOL, scratch)
-                        tables.swap_cost[a, b, ENERGY], tables.swap_cost[a, b, DELAY] = cost.energy, cost.delay
-                        tables.swap_stamp[a, b] = tables.stamp[m]
-                    energy = base - state.energy[m] + tables.swap_cost[a, b, ENERGY]
-                    changed = Changed(m, m, tables.swap_cost[a, b, DELAY], tables.swap_cost[a, b, DELAY], 0)
+                    fill_priced(problem, state, m, a, b, both, scratch)
+                    bound = optimum.objective + both[ENERGY] - state.energy[m]
+                    bound += prices[m] * (both[DELAY] - state.delay[m])
+                    estimate = bound
                 else:
-                    if tables.in_stamp[b, k] != tables.stamp[k]:
-                        cost = changed_edge_cost(problem, state.solved, k, -1, b, True, TOL, scratch)
-                        tables.in_cost[b, k, ENERGY], tables.in_cost[b, k, DELAY] = cost.energy, cost.delay
-                        tables.in_stamp[b, k] = tables.stamp[k]
-                    energy = base - state.energy[m] - state.energy[k]
-                    energy += tables.out_cost[a, ENERGY] + tables.in_cost[b, k, ENERGY]
-                    changed = Changed(m, k, tables.out_cost[a, DELAY], tables.in_cost[b, k, DELAY], 1)
-                delay = delay_after(problem.mean, totals, state.delay, state.solved.size, changed)
-                if energy + problem.weight * delay < best:
-                    best, leaver, joiner, edge = energy + problem.weight * delay, a, b, k
-    return best, leaver, joiner, edge
+                    estimate, bound = value_of_move(problem, state, optimum, m, k, leaves, joins[b, k])
+                if bound < enough:
+                    values.append(estimate)
+                    moves.append((a, b, k))
+    return sort_moves(values, moves)

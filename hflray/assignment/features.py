@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hflray.allocation.kernels.terms import LN2
+from hflray.allocation.kernels.bisection import LN2
 from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError

@@ -18,8 +18,8 @@ The tables of all moves grow with H × M and H × H. From `LARGE` links on, or w
 
 from __future__ import annotations
 
-import math
 import time
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,17 +27,9 @@ from numpy.typing import ArrayLike
 from hflray.allocation import Coupling
 from hflray.assignment.candidates import search_candidates
 from hflray.assignment.joint_search import JointSearch
-from hflray.assignment.neighbours import GAIN, SHORTLIST, best_exchange, best_transfer, near_links
-from hflray.assignment.objective import (
-    RoundProblem,
-    Start,
-    check_coupling,
-    check_start,
-    round_problem,
-    starting_assignment,
-)
-from hflray.assignment.search import Search
-from hflray.assignment.state import blank_state, restart, settle, state_objective
+from hflray.assignment.objective import RoundProblem, Start, round_problem, starting_assignment
+from hflray.assignment.search import GAIN, PerEdgeSearch, Search
+from hflray.config.options import one_of, positive, whole
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -72,14 +64,11 @@ class LocalSearch:
         candidates: int | None = None,
         coupling: Coupling = "per_edge",
     ) -> None:
-        counts = (("restarts", restarts, 0), ("kick", kick, 1), ("candidates", candidates or 0, 0))
-        for name, value, least in counts:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"assignment.{name}: got {value!r}; a whole number of at least {least} is needed")
-        if budget_ms is not None and not budget_ms > 0:
-            raise ConfigError(f"assignment.budget_ms: got {budget_ms!r}; a number above 0 or null is needed")
-        self.start, self.exchanges, self.restarts, self.kick = check_start(start), bool(exchanges), restarts, kick
-        self.budget_ms, self.candidates, self.coupling = budget_ms, candidates, check_coupling(coupling)
+        self.start, self.exchanges = one_of("assignment.start", start, get_args(Start)), bool(exchanges)
+        self.restarts, self.kick = whole("assignment.restarts", restarts, 0), whole("assignment.kick", kick, 1)
+        self.budget_ms = None if budget_ms is None else positive("assignment.budget_ms", budget_ms)
+        self.candidates = None if candidates is None else whole("assignment.candidates", candidates, 0)
+        self.coupling = one_of("assignment.coupling", coupling, get_args(Coupling))
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices.
@@ -123,52 +112,6 @@ class LocalSearch:
         return best_assignment
 
 
-class PerEdgeSearch(Search):
-    """A local search on the per-edge objective; see `Search`."""
-
-    def __init__(self, problem: RoundProblem, exchanges: bool) -> None:
-        super().__init__(problem, exchanges)
-        self._state = blank_state(problem, np.zeros(len(problem.cycles), dtype=np.intp), exchanges, 2)
-        # Transfers to weaker links are tried only if no transfer to a strong link helps.
-        self._links = (near_links(problem), np.ones(problem.snr.T.shape, dtype=np.bool_))
-
-    @property
-    def assignment(self) -> IntArray:
-        """The present assignment, (H,)."""
-        return self._state.assignment
-
-    def begin(self, assignment: IntArray) -> float:
-        """Take an assignment, (H,), and return its objective, J; unchanged edges keep their solutions."""
-        restart(self.problem, self._state, assignment)
-        return state_objective(self.problem, self._state)
-
-    def improve(self, value: float, stop: float, at_once: int) -> float:
-        """Make the best transfer, or else the best exchange; see `Search.improve`."""
-        problem, state, enough = self.problem, self._state, value * (1.0 - GAIN)
-        for links in self._links:
-            objective, device, edge = best_transfer(problem, state, links)
-            if objective < enough:
-                return self._move(np.array([device]), np.array([edge]))
-        complete = not self.exchanges
-        while not complete:
-            # The tables keep the exchanges that are solved.
-            objective, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
-            if objective < enough:
-                pair = np.array([a, b])
-                return self._move(pair, state.assignment[pair[::-1]])
-            complete |= time.perf_counter() >= stop
-        return math.inf
-
-    def _move(self, devices: IntArray, edges: IntArray) -> float:
-        """Give devices their new edges, solve the changed edges, and return the objective, J."""
-        state = self._state
-        changed = dict.fromkeys((*state.assignment[devices], *edges))
-        state.assignment[devices] = edges
-        for m in changed:
-            settle(self.problem, state, m)
-        return state_objective(self.problem, state)
-
-
-def search_for(problem: RoundProblem, exchanges: bool, coupling: Coupling) -> Search:
+def search_for(problem: RoundProblem, exchanges: bool, coupling: str) -> Search:
     """Return the local search on the objective of `coupling`."""
     return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)

@@ -3,31 +3,32 @@
 It follows equations (9) to (14) and (17) of the paper, in which T is the largest T_m. Under an asynchronous cloud
 nobody waits for the slowest edge, and T is the mean of T_m over the edges with devices
 (`hflray.cost.Workload.minimise`). An edge without devices keeps its cloud hop in E_m, and in the largest T_m.
+
+**Where the physics is.** All searches ask one question: what do these devices cost at this edge, if a second of its
+delay costs `weight`? `edge_cost` answers it by an `EdgeCost`, the joules and seconds of the best allocation and how its
+delay falls with the weight. The list of devices also holds two unknowns of each, from which the next solution of nearly
+the same devices starts. Another physics is another `edge_cost` of the same signature, with an `Edge`, a `RoundProblem`
+and columns of the list for its numbers. Only the estimates of `hflray.assignment.transfers`, `prices.least_price` and
+the bounds know radio links and CPUs besides.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.allocation import Coupling
-from hflray.allocation.instance import check_links
-from hflray.allocation.kernels.blocks import iteration_cost
-from hflray.allocation.kernels.bundles import Devices, Guess, Setting
+from hflray.allocation.instance import checked_gain, compute_cycles, received_snr_of_links_hz
+from hflray.allocation.kernels.bundles import EdgeSetting, Guess
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import scratch_for
-from hflray.allocation.link import compute_cycles, received_snr_of_links_hz
+from hflray.allocation.kernels.lanes import first_devices, iteration_cost, listed, scratch_with_list
 from hflray.cost import Workload, check_assignment, hops
-from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
 Start = Literal["geographic", "best_gain", "random"]
-STARTS: tuple[Start, ...] = ("geographic", "best_gain", "random")
 
 TOL = 1e-9  # KKT residual; candidates that differ by more than about 1e-9 are told apart
 
@@ -70,6 +71,18 @@ class RoundProblem(NamedTuple):
     mean: bool = False
 
 
+class Edge(NamedTuple):
+    """The numbers of an edge besides its devices: see `EdgeSetting`; Q; and its hop's energy, J, and delay, s.
+
+    Numba passes these numbers faster than a `RoundProblem`.
+    """
+
+    setting: EdgeSetting
+    iterations: float
+    hop_energy: float
+    hop_delay: float
+
+
 class EdgeCost(NamedTuple):
     """The cost of an edge with a set of devices, and its solution besides the ln b and ln π of the devices.
 
@@ -89,46 +102,19 @@ class EdgeCost(NamedTuple):
     slope: float
 
 
-class Slowest(NamedTuple):
-    """The three largest delays of the edges, s, and the edges of the first two; -inf and -1 stand for missing ones."""
-
-    first: float
-    first_edge: int
-    second: float
-    second_edge: int
-    third: float
-
-
-class Changed(NamedTuple):
-    """The two edges that a move changes.
-
-    | field | meaning |
-    |---|---|
-    | ``left``, ``joined`` | the edges that a device leaves and joins; the same twice if a device is replaced |
-    | ``left_delay``, ``joined_delay`` | their T_m after the move, s |
-    | ``moved`` | by how many devices the left edge becomes smaller, 0 or 1 |
-    """
-
-    left: int
-    joined: int
-    left_delay: float
-    joined_delay: float
-    moved: int
-
-
 class Totals(NamedTuple):
     """What all edges together cost before a move.
 
     | field | meaning |
     |---|---|
     | ``energy`` | Σ E_m, J |
-    | ``slowest`` | see `Slowest` |
+    | ``slowest`` | the edges of the three largest T_m, slowest first; -1 stands for missing ones |
     | ``delay`` | Σ T_m of the edges with devices, s |
     | ``used`` | number of these edges |
     """
 
     energy: float
-    slowest: Slowest
+    slowest: tuple[int, int, int]
     delay: float
     used: int
 
@@ -141,45 +127,31 @@ def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rou
             bad index.
     """
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-    check_links(fleet, scheduled)
-    snr = received_snr_of_links_hz(fleet.gain[scheduled], fleet.power_w[scheduled], fleet.noise_w_per_hz)
-    return RoundProblem(snr=np.ascontiguousarray(snr.T), **all_but_links(fleet, work, scheduled)), scheduled
+    gain = checked_gain(fleet, scheduled[:, None], np.arange(fleet.num_edges))
+    snr = received_snr_of_links_hz(gain, fleet.power_w[scheduled], fleet.noise_w_per_hz)
+    return problem_of(fleet, work, scheduled, np.ascontiguousarray(snr.T)), scheduled
 
 
-def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, Any]:
-    """Return the fields of `RoundProblem` that do not depend on links, for `devices`, (H,)."""
+def problem_of(fleet: Fleet, work: Workload, devices: IntArray, snr: FloatArray) -> RoundProblem:
+    """Return the problem of checked `devices`, (H,), with the links `snr`, (M, H), Hz."""
     fleet, _ = fleet.of_one_capacitance()
-    hop = hops(fleet, work)
-    return {
-        "cycles": compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
-        "power": fleet.power_w[devices],
-        "cap": fleet.max_cpu_hz[devices],
+    return RoundProblem(
+        snr=snr,
+        cycles=compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
+        power=fleet.power_w[devices],
+        cap=fleet.max_cpu_hz[devices],
         # A frozen fleet's array is read-only, which is another type to Numba; without a copy it would compile twice.
-        "bandwidth": fleet.edge_bandwidth_hz.copy(),
-        "hop": Hop(*hop),
-        "iterations": float(work.edge_iterations),
-        "weight": float(work.delay_weight),
-        "bits": float(work.device_bits),
-        "alpha": float(fleet.capacitance),
-        "mean": work.minimise == "mean_edge",
-    }
+        bandwidth=fleet.edge_bandwidth_hz.copy(),
+        hop=Hop(*hops(fleet, work)),
+        iterations=float(work.edge_iterations),
+        weight=float(work.delay_weight),
+        bits=float(work.device_bits),
+        alpha=float(fleet.capacitance),
+        mean=work.minimise == "mean_edge",
+    )
 
 
-def check_start(start: Start) -> Start:
-    """Return `start` if it is known. Raises ConfigError, which lists the known starts."""
-    if start not in STARTS:
-        raise ConfigError(f"assignment.start: unknown start '{start}'; known: {', '.join(STARTS)}")
-    return start
-
-
-def check_coupling(coupling: Coupling) -> Coupling:
-    """Return `coupling` if it is known. Raises ConfigError, which lists the known couplings."""
-    if coupling not in ("per_edge", "joint"):
-        raise ConfigError(f"assignment.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
-    return coupling
-
-
-def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.random.Generator) -> IntArray:
+def starting_assignment(start: str, fleet: Fleet, devices: IntArray, rng: np.random.Generator) -> IntArray:
     """Return the assignment, (H,), from which a search starts; only ``random`` draws from `rng`."""
     if start == "geographic":
         return fleet.nearest_edges(devices)[:, 0]
@@ -189,21 +161,40 @@ def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.r
 
 
 @kernel
+def edge_cost(n: int, edge: Edge, start: Guess, tol: float, scratch: FloatArray) -> EdgeCost:
+    """Return what an edge with n devices costs with the allocation that is best for its weight.
+
+    Args:
+        n: number of devices in the list of `scratch`, a `lanes.scratch_with_list`.
+        edge: the numbers of the edge.
+        start: start of the solution; a warm one begins from the ln b and ln π in the list.
+        tol: largest KKT residual.
+        scratch: its list (`lanes.listed`) holds the devices and, afterwards, their ln b and ln π.
+    """
+    if n == 0:
+        return EdgeCost(edge.hop_energy, edge.hop_delay, 0.0, 0.0, 0.0)
+    devices, x, y = listed(scratch)
+    solved = solve_edge(first_devices(devices, n), edge.setting, x[:n], y[:n], start, tol, scratch)
+    energy, delay = iteration_cost(n, scratch.reshape(-1), edge.setting, 1.0)
+    energy, delay = edge.iterations * energy + edge.hop_energy, edge.iterations * delay + edge.hop_delay
+    return EdgeCost(energy, delay, solved.price, solved.deadline, solved.slope)
+
+
+@kernel
 def assigned_edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[float, float]:
     """Return E_m, J, and T_m, s, of one edge for the round under `assignment`, (H,), cloud hop included."""
     members = np.flatnonzero(assignment == edge)
     n = len(members)
-    if n == 0:
-        return problem.hop.energy[edge], problem.hop.delay[edge]
-    devices = Devices(problem.snr[edge][members], problem.cycles[members], problem.power[members], problem.cap[members])
-    setting = Setting(problem.bandwidth[edge], problem.weight, problem.bits, problem.alpha)
-    scratch = scratch_for(n)
-    solve_edge(devices, setting, np.empty(n), np.empty(n), Guess(0.0, 0.0, False), TOL, scratch)
-    energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
-    return (
-        problem.iterations * energy + problem.hop.energy[edge],
-        problem.iterations * delay + problem.hop.delay[edge],
-    )
+    scratch = scratch_with_list(n + 1)
+    devices, _, _ = listed(scratch)
+    for i in range(n):
+        h = members[i]
+        devices.snr[i], devices.cycles[i] = problem.snr[edge, h], problem.cycles[h]
+        devices.power[i], devices.cap[i] = problem.power[h], problem.cap[h]
+    setting = EdgeSetting(problem.bandwidth[edge], problem.weight, problem.bits, problem.alpha)
+    numbers = Edge(setting, problem.iterations, problem.hop.energy[edge], problem.hop.delay[edge])
+    cost = edge_cost(n, numbers, Guess(0.0, 0.0, False), TOL, scratch)
+    return cost.energy, cost.delay
 
 
 @kernel
@@ -217,12 +208,8 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
 @kernel
 def assigned_objective(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
     """Return Σ E_m + λT, J, of edges with E_m, (M,), J, and T_m, (M,), s, under `assignment`, (H,)."""
-    if not problem.mean:
-        return float(energy.sum() + problem.weight * delay.max())
-    size = np.zeros(len(energy), dtype=np.intp)
-    for edge in assignment:
-        size[edge] += 1
-    return float(energy.sum() + problem.weight * weighed_delay(True, delay, size))
+    size = np.bincount(assignment, minlength=len(energy))
+    return float(energy.sum() + problem.weight * weighed_delay(problem.mean, delay, size))
 
 
 @kernel
@@ -248,47 +235,46 @@ def used_delay(delay: FloatArray, size: IntArray) -> tuple[float, int]:
 def totals_of(energy: FloatArray, delay: FloatArray, size: IntArray) -> Totals:
     """Return the totals of edges with E_m, J, T_m, s, and numbers of devices, each (M,)."""
     total, used = used_delay(delay, size)
-    return Totals(energy.sum(), slowest_three(delay), total, used)
+    first = second = third = -1
+    for m in range(len(delay)):
+        if first < 0 or delay[m] > delay[first]:
+            first, second, third = m, first, second
+        elif second < 0 or delay[m] > delay[second]:
+            second, third = m, second
+        elif third < 0 or delay[m] > delay[third]:
+            third = m
+    return Totals(energy.sum(), (first, second, third), total, used)
 
 
 @kernel
-def delay_after(mean: bool, totals: Totals, delay: FloatArray, size: IntArray, changed: Changed) -> float:
-    """Return T, s, after a move that changes two edges, or one."""
-    m, k = changed.left, changed.joined
+def delay_after(
+    mean: bool,
+    totals: Totals,
+    delay: FloatArray,
+    size: IntArray,
+    m: int,
+    k: int,
+    left: float,
+    joined: float,
+    moved: int,
+) -> float:
+    """Return T, s, after a move by which edges m and k get the delays `left` and `joined`, s.
+
+    Edge m then has `moved` devices fewer, 0 or 1; m and k are the same edge if one of its devices is replaced.
+    """
     if not mean:
-        return max(changed.left_delay, changed.joined_delay, others_delay(totals.slowest, m, k))
+        slowest = max(left, joined)
+        for edge in totals.slowest:
+            if edge >= 0 and edge not in (m, k):
+                return float(max(slowest, delay[edge]))
+        return slowest
     total, used = totals.delay, totals.used
     if size[m] > 0:
         total, used = total - delay[m], used - 1
-    if size[m] > changed.moved:
-        total, used = total + changed.left_delay, used + 1
+    if size[m] > moved:
+        total, used = total + left, used + 1
     if k != m:
         if size[k] > 0:
             total, used = total - delay[k], used - 1
-        total, used = total + changed.joined_delay, used + 1
+        total, used = total + joined, used + 1
     return total / max(used, 1)
-
-
-@kernel
-def slowest_three(delay: FloatArray) -> Slowest:
-    """Return the three largest of the edges' delays, (M,), s."""
-    first = second = third = -math.inf
-    i = j = -1
-    for m in range(len(delay)):
-        if delay[m] > first:
-            first, second, third, i, j = delay[m], first, second, m, i
-        elif delay[m] > second:
-            second, third, j = delay[m], second, m
-        elif delay[m] > third:
-            third = delay[m]
-    return Slowest(first, i, second, j, third)
-
-
-@kernel
-def others_delay(slowest: Slowest, m: int, k: int) -> float:
-    """Return the largest delay of the edges other than m and k, s."""
-    if slowest.first_edge not in (m, k):
-        return slowest.first
-    if slowest.second_edge not in (m, k):
-        return slowest.second
-    return slowest.third

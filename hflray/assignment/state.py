@@ -1,9 +1,15 @@
-"""An assignment with the solution of every edge and tables of its neighbours' costs, in Numba.
+"""An assignment with the solution of every edge, and one move of it, in Numba.
 
 An edge's cost depends only on the set of its devices. Tables therefore hold the cost of each edge without one of its
-devices, with one more device, and with one device replaced. Every entry has the stamp of the edge's state for which it
-was computed. After a move only the entries of the two changed edges are solved again, each from its edge's solution as
-a warm start.
+devices, with one more device, and with one device replaced. An entry is valid as long as its edge stays as it is. After
+a move only the entries of the changed edges are solved again, each from its edge's solution as a warm start.
+
+With one deadline for all edges, each edge has a price λ_m instead of λ (`hflray.assignment.prices`). A move changes all
+prices a little, so that an entry then also holds the price at which it was solved.
+
+A move is three numbers (a, b, k): device a leaves its edge, and device b joins edge k. It is a transfer if b is a, a
+replacement if b is not scheduled, and an exchange if b is at edge k, because then a joins that edge. A device of edge
+`NOWHERE` is a candidate that is not scheduled; it is in no edge's list.
 """
 
 from __future__ import annotations
@@ -13,16 +19,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.kernels.blocks import iteration_cost
-from hflray.allocation.kernels.bundles import Devices, Guess, Setting
-from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.bundles import EdgeSetting, Guess
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, listed, scratch_with_list
-from hflray.assignment.objective import EdgeCost, RoundProblem, weighed_delay
+from hflray.allocation.kernels.lanes import listed, scratch_with_list
+from hflray.assignment.objective import Edge, EdgeCost, RoundProblem, edge_cost, weighed_delay
 from hflray.support.arrays import FloatArray, IntArray
 
+NOWHERE = -1  # the edge of a candidate that is not scheduled
+NOBODY = -1  # no device
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
-ENERGY, DELAY, ELASTICITY, PAID = range(4)  # columns of an entry of `Tables`
+ENERGY, DELAY, STAMP, ELASTICITY, PAID = range(5)  # columns of an entry of `MoveTables`
+ALONE, PRICED = 3, 5  # columns of an entry with a deadline for each edge, and with one deadline for all
 EXACT = 1e-9  # largest KKT residual of the edges of the assignment itself
 
 
@@ -51,29 +58,25 @@ class SolvedEdges(NamedTuple):
     edge: FloatArray
 
 
-class Tables(NamedTuple):
-    """The costs of an assignment's neighbours, and the state of the edge for which each was computed.
+class MoveTables(NamedTuple):
+    """The costs of an assignment's neighbours.
 
-    An entry is a row of ENERGY, E_m in J, and DELAY, T_m in s. If the edges share one deadline, it also has ELASTICITY
-    and PAID (`hflray.assignment.joint_moves`). An entry is valid while its stamp is the edge's. H devices, M edges.
+    An entry is a row of ENERGY, E_m in J, DELAY, T_m in s, and STAMP, the number of the edge's state for which they are
+    valid. If the edges share one deadline, it also has ELASTICITY and PAID (`hflray.assignment.joint_search`). H
+    devices, M edges.
 
     | field | meaning | shape |
     |---|---|---|
     | ``stamp`` | number of each edge's state, never used twice | (M,) |
-    | ``clock`` | the newest stamp | (1,) |
-    | ``out_cost``, ``out_stamp`` | a device's edge without the device | (H, entry), (H,) |
-    | ``in_cost``, ``in_stamp`` | an edge with one more device | (H, M, entry), (H, M) |
-    | ``swap_cost``, ``swap_stamp`` | the first device's edge with the second instead of it | (H, H, entry), (H, H) |
+    | ``without`` | a device's edge without the device | (H, columns) |
+    | ``extra`` | an edge with one more device | (H, M, columns) |
+    | ``swapped`` | the first device's edge with the second instead of it | (H, H, columns) |
     """
 
     stamp: IntArray
-    clock: IntArray
-    out_cost: FloatArray
-    out_stamp: IntArray
-    in_cost: FloatArray
-    in_stamp: IntArray
-    swap_cost: FloatArray
-    swap_stamp: IntArray
+    without: FloatArray
+    extra: FloatArray
+    swapped: FloatArray
 
 
 class State(NamedTuple):
@@ -85,63 +88,49 @@ class State(NamedTuple):
     | ``solved`` | see `SolvedEdges` | | |
     | ``energy`` | E_m, cloud hop included | J | (M,) |
     | ``delay`` | T_m, cloud hop included | s | (M,) |
-    | ``tables`` | see `Tables` | | |
+    | ``tables`` | see `MoveTables` | | |
     """
 
     assignment: IntArray
     solved: SolvedEdges
     energy: FloatArray
     delay: FloatArray
-    tables: Tables
+    tables: MoveTables
 
 
-def new_state(problem: RoundProblem, assignment: IntArray, exchanges: bool) -> State:
-    """Return a solved state of a copy of `assignment`, with empty tables; only exchanges need the H × H table."""
-    state = blank_state(problem, assignment, exchanges, 2)
-    restart(problem, state, assignment)
-    return state
-
-
-def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, entry: int) -> State:
-    """Return an unsolved state of a copy of `assignment`, with empty tables whose entries have `entry` numbers."""
-    h, m = len(assignment), len(problem.bandwidth)
+def blank_state(problem: RoundProblem, columns: int, exchanges: bool) -> State:
+    """Return an unsolved state with empty tables, whose entries have `columns` columns; only exchanges need H × H."""
+    m, h = problem.snr.shape
     k = h if exchanges else 0
-    solved = SolvedEdges(
-        members=np.zeros((m, h), dtype=np.intp),
-        size=np.zeros(m, dtype=np.intp),
-        x=np.zeros(h),
-        y=np.zeros(h),
-        edge=np.zeros((4, m)),
-    )
-    tables = Tables(
+    edge = np.zeros((4, m))
+    edge[WEIGHT] = problem.weight
+    solved = SolvedEdges(np.zeros((m, h), dtype=np.intp), np.zeros(m, dtype=np.intp), np.zeros(h), np.zeros(h), edge)
+    tables = MoveTables(
         stamp=np.zeros(m, dtype=np.intp),
-        clock=np.zeros(1, dtype=np.intp),
-        out_cost=np.zeros((h, entry)),
-        out_stamp=np.zeros(h, dtype=np.intp),
-        in_cost=np.zeros((h, m, entry)),
-        in_stamp=np.zeros((h, m), dtype=np.intp),
-        swap_cost=np.zeros((k, k, entry)),
-        swap_stamp=np.zeros((k, k), dtype=np.intp),
+        without=np.zeros((h, columns)),
+        extra=np.zeros((h, m, columns)),
+        swapped=np.zeros((k, k, columns)),
     )
-    state = State(assignment.copy(), solved, np.zeros(m), np.zeros(m), tables)
-    state.solved.edge[WEIGHT] = problem.weight
-    return state
+    return State(np.full(h, NOWHERE), solved, np.zeros(m), np.zeros(m), tables)
 
 
 @kernel
-def restart(problem: RoundProblem, state: State, assignment: IntArray) -> None:
-    """Change the state to another assignment; edges whose devices stay the same keep their entries."""
-    changed = np.zeros(len(state.solved.size), dtype=np.bool_)
+def restart(problem: RoundProblem, state: State, assignment: IntArray) -> float:
+    """Change the state to another assignment, with a deadline for each edge, and return its objective, J.
+
+    Edges whose devices stay the same keep their entries.
+    """
+    changed = np.full(len(state.solved.size), state.tables.stamp.max() == 0)
     for h in range(len(assignment)):
-        if state.tables.clock[0] == 0:
-            changed[:] = True
-        elif assignment[h] != state.assignment[h]:
-            changed[assignment[h]] = True
-            changed[state.assignment[h]] = True
+        if assignment[h] != state.assignment[h]:
+            for m in (assignment[h], state.assignment[h]):
+                if m != NOWHERE:
+                    changed[m] = True
     state.assignment[:] = assignment
-    for m in range(len(state.solved.size)):
+    for m in range(len(changed)):
         if changed[m]:
             settle(problem, state, m)
+    return state_objective(problem, state)
 
 
 @kernel
@@ -149,6 +138,26 @@ def settle(problem: RoundProblem, state: State, m: int) -> None:
     """List edge m's devices again from the assignment, solve it exactly and give it a new stamp."""
     list_members(state, m)
     solve_members(problem, state, m, False, EXACT)
+
+
+@kernel
+def make_move(problem: RoundProblem, state: State, a: int, b: int, k: int) -> float:
+    """Make the move (a, b, k), with a deadline for each edge, and return the objective after it, J."""
+    m = state.assignment[a]
+    assign_move(state.assignment, a, b, k)
+    settle(problem, state, m)
+    if k != m:
+        settle(problem, state, k)
+    return state_objective(problem, state)
+
+
+@kernel
+def assign_move(assignment: IntArray, a: int, b: int, k: int) -> None:
+    """Change an assignment, (H,), by the move (a, b, k)."""
+    m, edge_of_b = assignment[a], assignment[b]
+    if b != a:
+        assignment[a] = edge_of_b
+    assignment[b] = m if b != a and edge_of_b != NOWHERE else k
 
 
 @kernel
@@ -160,8 +169,7 @@ def list_members(state: State, m: int) -> None:
             state.solved.members[m, n] = h
             n += 1
     state.solved.size[m] = n
-    state.tables.clock[0] += 1
-    state.tables.stamp[m] = state.tables.clock[0]
+    state.tables.stamp[m] = state.tables.stamp.max() + 1
 
 
 @kernel
@@ -169,7 +177,7 @@ def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: 
     """Solve edge m with its listed devices to a KKT residual of `tol`, from its last solution if `warm`."""
     n = state.solved.size[m]
     scratch = scratch_with_list(n + 1)
-    cost = changed_edge_cost(problem, state.solved, m, -1, -1, warm, tol, scratch)
+    cost = changed_edge_cost(problem, state.solved, m, NOBODY, NOBODY, warm, tol, scratch)
     _, x, y = listed(scratch)
     for k in range(n):
         h = state.solved.members[m, k]
@@ -190,38 +198,39 @@ def changed_edge_cost(
     tol: float,
     scratch: FloatArray,
 ) -> EdgeCost:
-    """Return the cost of edge m without its device `without` and with the device `extra`; -1 stands for no device.
+    """Return the cost of edge m without its device `without` and with the device `extra`, or `NOBODY`.
 
     The edge is solved to a KKT residual of `tol`, from its last solution if `warm`, else from a cold start. `scratch`
     is a `lanes.scratch_with_list` with room for the edge's devices and one more. Its list is filled with ln b and ln π
     in the order of the edge's devices, with the extra device last.
     """
     n = 0
-    snr, cycles, power, cap = scratch[ROWS], scratch[ROWS + 1], scratch[ROWS + 2], scratch[ROWS + 3]
-    x, y = scratch[ROWS + 4], scratch[ROWS + 5]
+    devices, x, y = listed(scratch)
+    snr, cycles, power, cap = devices
     for k in range(solved.size[m]):
         h = solved.members[m, k]
         if h != without:
             snr[n], cycles[n], power[n], cap[n] = problem.snr[m, h], problem.cycles[h], problem.power[h], problem.cap[h]
             x[n], y[n] = solved.x[h], solved.y[h]
             n += 1
-    setting = Setting(problem.bandwidth[m], solved.edge[WEIGHT, m], problem.bits, problem.alpha)
-    if extra >= 0:
+    weight = solved.edge[WEIGHT, m]
+    if extra != NOBODY:
         snr[n], cycles[n] = problem.snr[m, extra], problem.cycles[extra]
         power[n], cap[n] = problem.power[extra], problem.cap[extra]
-        if without >= 0:
+        if without != NOBODY:
             x[n], y[n] = solved.x[without], solved.y[without]
         else:
-            x[n], y[n] = math.log(setting.bandwidth / (n + 1)), math.log(setting.weight / (n + 1))
+            x[n], y[n] = math.log(problem.bandwidth[m] / (n + 1)), math.log(weight / (n + 1))
         n += 1
-    if n == 0:
-        return EdgeCost(problem.hop.energy[m], problem.hop.delay[m], 0.0, 0.0, 0.0)
-    start = Guess(solved.edge[PRICE, m], solved.edge[DEADLINE, m], warm and n > 1)
-    solution = solve_edge(Devices(snr[:n], cycles[:n], power[:n], cap[:n]), setting, x[:n], y[:n], start, tol, scratch)
-    energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
-    energy = problem.iterations * energy + problem.hop.energy[m]
-    delay = problem.iterations * delay + problem.hop.delay[m]
-    return EdgeCost(energy, delay, solution.price, solution.deadline, solution.slope)
+    setting = EdgeSetting(problem.bandwidth[m], weight, problem.bits, problem.alpha)
+    edge = Edge(setting, problem.iterations, problem.hop.energy[m], problem.hop.delay[m])
+    return edge_cost(n, edge, Guess(solved.edge[PRICE, m], solved.edge[DEADLINE, m], warm and n > 1), tol, scratch)
+
+
+@kernel
+def store_entry(entry: FloatArray, cost: EdgeCost, stamp: int) -> None:
+    """Write the cost of a changed edge, whose stamp is `stamp`, to an entry of `MoveTables`."""
+    entry[ENERGY], entry[DELAY], entry[STAMP] = cost.energy, cost.delay, stamp
 
 
 @kernel

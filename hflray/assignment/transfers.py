@@ -1,7 +1,7 @@
 """Single transfers in Numba: the estimate of a transfer's gain, and the transfer itself.
 
-A `Place` holds the lists, the solutions and the stamps of the edges. The estimates use the prices of the two edges'
-solutions (`own_cost`, `added_cost`; see `hflray.assignment.candidates`).
+A `CandidateState` holds the lists, the solutions and the stamps of the edges. The estimates use the prices of the two
+edges' solutions (`own_cost`, `added_cost`; see `hflray.assignment.candidates`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,111 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.kernels.blocks import iteration_cost
-from hflray.allocation.kernels.bundles import Device, Devices, Guess, Setting
-from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.bisection import LN2, delay_at, log_1p
+from hflray.allocation.kernels.bundles import Device, Devices, EdgeSetting, Guess
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import first_devices, listed, scratch_with_list
-from hflray.allocation.kernels.terms import LN2, delay_at, log_1p
-from hflray.assignment.candidate_arrays import Candidates, Place
-from hflray.assignment.objective import Changed, EdgeCost, Totals, delay_after, weighed_delay
-from hflray.support.arrays import FloatArray
+from hflray.allocation.kernels.lanes import listed, scratch_with_list
+from hflray.assignment.objective import Edge, EdgeCost, RoundProblem, Totals, delay_after, edge_cost, weighed_delay
+from hflray.support.arrays import FloatArray, IntArray
 
 TOL = 1e-7  # largest KKT residual of an edge's solution
 STEP, LEAST, MOST = 1 / 8, -16.0, 72.0  # the grid of ln q in `TABLE`
+
+
+class Candidates(NamedTuple):
+    """A round of H devices, K candidate edges of each, and M edges, as arrays for Numba. The kernels only read it.
+
+    | field | meaning | shape |
+    |---|---|---|
+    | ``edge`` | the candidate edges of each device | (H, K) |
+    | ``snr`` | Y of the link to each, Hz | (H, K) |
+    | ``round`` | the `RoundProblem`, whose own ``snr`` is empty | |
+    """
+
+    edge: IntArray
+    snr: FloatArray
+    round: RoundProblem
+
+
+class Lists(NamedTuple):
+    """The devices of each edge as linked lists, in which -1 marks the end.
+
+    | field | meaning | shape |
+    |---|---|---|
+    | ``head`` | first device of each edge | (M,) |
+    | ``after``, ``before`` | next and previous device of each device | (H,), (H,) |
+    | ``size`` | number of devices of each edge | (M,) |
+    """
+
+    head: IntArray
+    after: IntArray
+    before: IntArray
+    size: IntArray
+
+
+class Visits(NamedTuple):
+    """The times of the last change of each edge and of the last check of each device; time counts the changes.
+
+    | field | meaning | shape |
+    |---|---|---|
+    | ``stamp`` | time of each edge's last change | (M,) |
+    | ``checked`` | time of each device's last check | (H,) |
+    | ``clock`` | number of changes | (1,) |
+    """
+
+    stamp: IntArray
+    checked: IntArray
+    clock: IntArray
+
+
+class CandidateState(NamedTuple):
+    """The assignment of H devices and the solution of each of M edges. The kernels write it.
+
+    | field | symbol | unit | shape |
+    |---|---|---|---|
+    | ``slot`` | index of each device's edge among its candidates | | (H,) |
+    | ``lists`` | see `Lists` | | |
+    | ``x`` | ln b | of Hz | (H,) |
+    | ``y`` | ln π | of J/s | (H,) |
+    | ``price`` | ln μ | of J/Hz | (M,) |
+    | ``deadline`` | ln τ | of s | (M,) |
+    | ``energy`` | E_m, cloud hop included | J | (M,) |
+    | ``delay`` | T_m, cloud hop included | s | (M,) |
+    | ``visits`` | see `Visits` | | |
+    """
+
+    slot: IntArray
+    lists: Lists
+    x: FloatArray
+    y: FloatArray
+    price: FloatArray
+    deadline: FloatArray
+    energy: FloatArray
+    delay: FloatArray
+    visits: Visits
+
+
+def blank_place(slot: IntArray, num_edges: int) -> CandidateState:
+    """Return the state of the candidates `slot`, (H,), with empty lists and no solutions; `settle_all` fills it."""
+    h, m = len(slot), num_edges
+    lists = Lists(
+        head=np.full(m, -1, dtype=np.intp),
+        after=np.full(h, -1, dtype=np.intp),
+        before=np.full(h, -1, dtype=np.intp),
+        size=np.zeros(m, dtype=np.intp),
+    )
+    visits = Visits(np.zeros(m, dtype=np.intp), np.full(h, -1, dtype=np.intp), np.zeros(1, dtype=np.intp))
+    return CandidateState(
+        slot=slot,
+        lists=lists,
+        x=np.zeros(h),
+        y=np.zeros(h),
+        price=np.zeros(m),
+        deadline=np.zeros(m),
+        energy=np.zeros(m),
+        delay=np.zeros(m),
+        visits=visits,
+    )
 
 
 class Guest(NamedTuple):
@@ -55,7 +148,7 @@ class Joining(NamedTuple):
 
 @kernel
 def solve_with(
-    problem: Candidates, place: Place, m: int, without: int, extra: Guest, warm: bool, scratch: FloatArray
+    problem: Candidates, place: CandidateState, m: int, without: int, extra: Guest, warm: bool, scratch: FloatArray
 ) -> EdgeCost:
     """Return the cost of edge m without its device `without` (-1: none) and with `extra` (device -1: none).
 
@@ -75,26 +168,21 @@ def solve_with(
         put_candidate(problem, extra.device, extra.slot, devices, n)
         x[n], y[n] = extra.x, extra.y
         n += 1
-    if n == 0:
-        return EdgeCost(problem.hop.energy[m], problem.hop.delay[m], 0.0, 0.0, 0.0)
-    setting = Setting(problem.bandwidth[m], problem.weight, problem.bits, problem.alpha)
-    start = Guess(place.price[m], place.deadline[m], warm and n > 1)
-    solved = solve_edge(first_devices(devices, n), setting, x[:n], y[:n], start, TOL, scratch)
-    energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
-    energy = problem.iterations * energy + problem.hop.energy[m]
-    delay = problem.iterations * delay + problem.hop.delay[m]
-    return EdgeCost(energy, delay, solved.price, solved.deadline, solved.slope)
+    round_ = problem.round
+    setting = EdgeSetting(round_.bandwidth[m], round_.weight, round_.bits, round_.alpha)
+    edge = Edge(setting, round_.iterations, round_.hop.energy[m], round_.hop.delay[m])
+    return edge_cost(n, edge, Guess(place.price[m], place.deadline[m], warm and n > 1), TOL, scratch)
 
 
 @kernel
 def put_candidate(problem: Candidates, h: int, slot: int, devices: Devices, n: int) -> None:
     """Write device h at its candidate `slot` to place n of `devices`."""
-    devices.snr[n], devices.cycles[n] = problem.links.snr[h, slot], problem.cycles[h]
-    devices.power[n], devices.cap[n] = problem.power[h], problem.cap[h]
+    devices.snr[n], devices.cycles[n] = problem.snr[h, slot], problem.round.cycles[h]
+    devices.power[n], devices.cap[n] = problem.round.power[h], problem.round.cap[h]
 
 
 @kernel
-def store_solution(place: Place, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
+def store_solution(place: CandidateState, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
     """Store the solution of edge m from `solve_with`; the edge's list must have the devices that were solved."""
     n = 0
     _, x, y = listed(scratch)
@@ -110,7 +198,7 @@ def store_solution(place: Place, m: int, cost: EdgeCost, scratch: FloatArray) ->
 
 
 @kernel
-def insert(place: Place, h: int, m: int) -> None:
+def insert(place: CandidateState, h: int, m: int) -> None:
     """Append device h to edge m's list."""
     place.lists.after[h] = place.lists.before[h] = -1
     place.lists.size[m] += 1
@@ -124,7 +212,7 @@ def insert(place: Place, h: int, m: int) -> None:
 
 
 @kernel
-def remove(place: Place, h: int, m: int) -> None:
+def remove(place: CandidateState, h: int, m: int) -> None:
     """Remove device h from edge m's list."""
     place.lists.size[m] -= 1
     if place.lists.before[h] >= 0:
@@ -136,10 +224,10 @@ def remove(place: Place, h: int, m: int) -> None:
 
 
 @kernel
-def settle_all(problem: Candidates, place: Place) -> None:
+def settle_all(problem: Candidates, place: CandidateState) -> None:
     """Build the lists from `slot` and solve every edge from scratch."""
     for h in range(len(place.slot) - 1, -1, -1):  # inserting at the head takes constant time
-        m = problem.links.edge[h, place.slot[h]]
+        m = problem.edge[h, place.slot[h]]
         place.lists.after[h], place.lists.before[h] = place.lists.head[m], -1
         if place.lists.head[m] >= 0:
             place.lists.before[place.lists.head[m]] = h
@@ -151,21 +239,21 @@ def settle_all(problem: Candidates, place: Place) -> None:
 
 
 @kernel
-def place_objective(problem: Candidates, place: Place) -> float:
+def place_objective(problem: Candidates, place: CandidateState) -> float:
     """Return Σ E_m + λT, J."""
-    delay = weighed_delay(problem.mean, place.delay, place.lists.size)
-    return float(place.energy.sum() + problem.weight * delay)
+    delay = weighed_delay(problem.round.mean, place.delay, place.lists.size)
+    return float(place.energy.sum() + problem.round.weight * delay)
 
 
 @kernel
-def own_cost(problem: Candidates, place: Place, h: int) -> float:
+def own_cost(problem: Candidates, place: CandidateState, h: int) -> float:
     """Return the largest fall of its edge's V without device h, at an unchanged deadline, of one edge iteration, J."""
-    m = problem.links.edge[h, place.slot[h]]
+    m = problem.edge[h, place.slot[h]]
     b, pi = math.exp(place.x[h]), math.exp(place.y[h])
-    s = problem.bits * LN2 / (b * log_1p(problem.links.snr[h, place.slot[h]] / b))
-    f = min(problem.cap[h], (pi / problem.alpha) ** (1.0 / 3.0))
-    lateness = s + problem.cycles[h] / f - math.exp(place.deadline[m])
-    spent = problem.power[h] * s + problem.alpha / 2.0 * problem.cycles[h] * f * f
+    s = problem.round.bits * LN2 / (b * log_1p(problem.snr[h, place.slot[h]] / b))
+    f = min(problem.round.cap[h], (pi / problem.round.alpha) ** (1.0 / 3.0))
+    lateness = s + problem.round.cycles[h] / f - math.exp(place.deadline[m])
+    spent = problem.round.power[h] * s + problem.round.alpha / 2.0 * problem.round.cycles[h] * f * f
     return float(spent + math.exp(place.price[m]) * b + pi * lateness)
 
 
@@ -184,13 +272,13 @@ TABLE = _table()
 
 
 @kernel
-def joining(problem: Candidates, place: Place, h: int) -> Joining:
+def joining(problem: Candidates, place: CandidateState, h: int) -> Joining:
     """Return what `least_added_cost` needs of device h, with π of its present edge."""
-    pi = math.exp(min(place.y[h], math.log(problem.weight)))
-    cycles = problem.cycles[h]
-    f = min(problem.cap[h], (pi / problem.alpha) ** (1.0 / 3.0))
-    work = problem.alpha / 2.0 * cycles * f * f + pi * cycles / f
-    return Joining(pi, (problem.power[h] + pi) * problem.bits * LN2, work)
+    pi = math.exp(min(place.y[h], math.log(problem.round.weight)))
+    cycles = problem.round.cycles[h]
+    f = min(problem.round.cap[h], (pi / problem.round.alpha) ** (1.0 / 3.0))
+    work = problem.round.alpha / 2.0 * cycles * f * f + pi * cycles / f
+    return Joining(pi, (problem.round.power[h] + pi) * problem.round.bits * LN2, work)
 
 
 @kernel
@@ -220,24 +308,24 @@ def least_added_cost(guest: Joining, snr: float, price: float, deadline: float) 
 
 
 @kernel
-def added_cost(problem: Candidates, place: Place, h: int, j: int, enough: float) -> tuple[float, float, float]:
+def added_cost(problem: Candidates, place: CandidateState, h: int, j: int, enough: float) -> tuple[float, float, float]:
     """Return the least rise of candidate j's V with device h, at an unchanged deadline, J, and its ln b and ln π.
 
     Any π gives a bound. The best π meets the deadline; the search for it ends once the bound is at least `enough`.
     """
-    m = problem.links.edge[h, j]
-    top = math.log(problem.weight)
+    m = problem.edge[h, j]
+    top = math.log(problem.round.weight)
     price, deadline = place.price[m], math.exp(place.deadline[m])
-    cycles, power, cap = problem.cycles[h], problem.power[h], problem.cap[h]
-    device = Device(problem.links.snr[h, j], cycles, power, cap)
+    cycles, power, cap = problem.round.cycles[h], problem.round.power[h], problem.round.cap[h]
+    device = Device(problem.snr[h, j], cycles, power, cap)
     mu, y = math.exp(price), min(place.y[h], top)
     value = x = 0.0
     for _ in range(5):
-        x, log_delay, slope = delay_at(y, price, device, problem.bits, problem.alpha)
+        x, log_delay, slope = delay_at(y, price, device, problem.round.bits, problem.round.alpha)
         delay, pi = math.exp(log_delay), math.exp(y)
-        f = min(cap, (pi / problem.alpha) ** (1.0 / 3.0))
+        f = min(cap, (pi / problem.round.alpha) ** (1.0 / 3.0))
         s = delay - cycles / f
-        value = power * s + problem.alpha / 2.0 * cycles * f * f + mu * math.exp(x) + pi * (delay - deadline)
+        value = power * s + problem.round.alpha / 2.0 * cycles * f * f + mu * math.exp(x) + pi * (delay - deadline)
         move = max(-3.0, min(3.0, (place.deadline[m] - log_delay) / slope))
         if value >= enough or abs(delay - deadline) < 1e-3 * deadline or (y == top and move > 0.0):
             break
@@ -248,7 +336,7 @@ def added_cost(problem: Candidates, place: Place, h: int, j: int, enough: float)
 @kernel
 def try_transfer(
     problem: Candidates,
-    place: Place,
+    place: CandidateState,
     guest: Guest,
     totals: Totals,
     least: float,
@@ -263,14 +351,15 @@ def try_transfer(
         The fall of the objective, J; 0 if the transfer was not made.
     """
     h, j = guest.device, guest.slot
-    m, k = problem.links.edge[h, place.slot[h]], problem.links.edge[h, j]
+    m, k = problem.edge[h, place.slot[h]], problem.edge[h, j]
     joined = solve_with(problem, place, k, -1, guest, place.lists.size[k] > 0, second)
     left_edge = solve_with(problem, place, m, h, Guest(-1, -1, 0.0, 0.0), True, first)
-    before = totals.delay / max(totals.used, 1) if problem.mean else totals.slowest.first
-    old = place.energy[m] + place.energy[k] + problem.weight * before
-    changed = Changed(m, k, left_edge.delay, joined.delay, 1)
-    delay = delay_after(problem.mean, totals, place.delay, place.lists.size, changed)
-    gain = old - left_edge.energy - joined.energy - problem.weight * delay
+    before = totals.delay / max(totals.used, 1) if problem.round.mean else place.delay[totals.slowest[0]]
+    old = place.energy[m] + place.energy[k] + problem.round.weight * before
+    delay = delay_after(
+        problem.round.mean, totals, place.delay, place.lists.size, m, k, left_edge.delay, joined.delay, 1
+    )
+    gain = old - left_edge.energy - joined.energy - problem.round.weight * delay
     if not gain > least:
         return 0.0
     remove(place, h, m)
@@ -282,7 +371,7 @@ def try_transfer(
 
 
 @kernel
-def value_of(problem: Candidates, place: Place, m: int) -> float:
+def value_of(problem: Candidates, place: CandidateState, m: int) -> float:
     """Return V = E + λT of edge m, of one edge iteration, J."""
-    energy = (place.energy[m] - problem.hop.energy[m]) / problem.iterations
-    return float(energy + problem.weight * math.exp(place.deadline[m]))
+    energy = (place.energy[m] - problem.round.hop.energy[m]) / problem.round.iterations
+    return float(energy + problem.round.weight * math.exp(place.deadline[m]))

@@ -22,8 +22,7 @@ from pydantic import BaseModel, Field
 from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round, compile_kernels
-from hflray.assignment import check_any_edges, configured_assigner
-from hflray.assignment.sticky import check_once
+from hflray.assignment import check_any_edges, check_once, configured_assigner
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.config.clock import CloudClockConfig

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.allocation import Allocation
-from hflray.assignment import Assigner, assign_among
-from hflray.assignment.sticky import assign_the_rest, reachable
+from hflray.assignment import Assigner, assign_among, assign_the_rest, reachable
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost

@@ -32,9 +32,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hflray.assignment.counterfactual import transfer_objectives
 from hflray.assignment.network import QNetwork, build_network, padded_batch
 from hflray.assignment.policy import load_policy, save_policy
+from hflray.assignment.search import transfer_objectives
 from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.rl.evaluation import greedy

@@ -2,8 +2,8 @@
 
 IKC draws its devices without regard to what they cost, and an assigner can then only make the best of them. Here the
 same numbers of devices of each cluster are chosen together with their edges by a local search on the round's
-``Σ E_m + λ max T_m`` (`hflray.assignment.choice`), or on its optimum with one deadline for all edges
-(`hflray.assignment.joint_choice`). This scheduler is not in the paper.
+``Σ E_m + λ max T_m``, or on its optimum with one deadline for all edges (`hflray.assignment.choice`). This scheduler
+is not in the paper.
 
 If the cheapest devices trained in every round, the data of the others would never be learned. `max_wait` therefore
 bounds the number of rounds that a device is passed over: a device that has waited longer goes first, and of several
@@ -14,22 +14,20 @@ those that have waited longest. On digits, the default of 2 rounds lowers the ob
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
 from hflray.assignment.choice import search_choice
-from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
-from hflray.assignment.search import NOWHERE
+from hflray.assignment.state import NOWHERE
 from hflray.config.options import one_of, whole
 from hflray.scheduling.base import OPTIONS, QuotaScheduler
 from hflray.scheduling.context import RoundContext, best_edges, nominal_iteration
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-SEARCHES = {"per_edge": search_choice, "joint": search_joint_choice}  # by `allocation.coupling`
 MOST = 1000  # candidates of a search, whose tables grow with their square
 
 
@@ -62,7 +60,7 @@ class JointCost(QuotaScheduler):
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
         whole("scheduling.num_scheduled", self.num_scheduled, 1, MOST)
         self.max_wait = None if max_wait is None else whole(f"{OPTIONS}.max_wait", max_wait, 0)
-        self.coupling = one_of(f"{OPTIONS}.coupling", coupling, tuple(SEARCHES))
+        self.coupling = one_of(f"{OPTIONS}.coupling", coupling, get_args(Coupling))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -89,8 +87,8 @@ class JointCost(QuotaScheduler):
             return devices, devices
         problem, _ = round_problem(context.fleet, context.work, devices)
         start = np.where(chosen, best_edges(context), NOWHERE)
-        edge, _ = SEARCHES[self.coupling](
-            problem, group[devices], stays[devices], start[devices], np.array(context.edges_up)
+        edge, _ = search_choice(
+            problem, group[devices], stays[devices], start[devices], np.array(context.edges_up), self.coupling
         )
         scheduled = edge != NOWHERE
         return devices[scheduled], edge[scheduled]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.batch import solve_batch
 from hflray.allocation.instance import EdgeProblem
 from hflray.allocation.kernels.bundles import Devices, Edges, Solution
+from hflray.allocation.newton import solve_batch
 
 NOISE = 10.0**-17.4 * 1e-3  # -174 dBm/Hz in W/Hz
 BITS, ALPHA = 448 * 8192.0, 2e-28

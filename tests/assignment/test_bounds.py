@@ -7,38 +7,30 @@ import itertools
 import numpy as np
 import pytest
 
-from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner
 from hflray.assignment.bounds import bound_at, brute_force, gap, lower_bound
 from hflray.assignment.objective import round_problem
-from hflray.cost import Workload, round_cost
+from hflray.cost import Workload
 from hflray.errors import ConfigError
-from hflray.fleet import FleetConfig, sample_fleet
 from tests.assignment import optimum
+from tests.assignment.rounds import WORK, assign, objective, random_round
 
 
-def random_round(seed, devices=8, edges=3):
-    rng = np.random.default_rng(seed)
-    return sample_fleet(FleetConfig(num_devices=devices, num_edges=edges), rng), np.arange(devices)
-
-
-def objective(fleet, work, devices, assignment, coupling="per_edge"):
-    allocation = allocate_round(fleet, work, devices, assignment, coupling=coupling)
-    return round_cost(fleet, work, devices, assignment, allocation).objective
+def small_round(seed, devices=8, edges=3):
+    return random_round(seed, devices, edges, devices)
 
 
 @pytest.mark.parametrize("hop", [True, False])
 def test_brute_force_is_the_minimum(hop):
     work = Workload(model_bits=448 * 8192, cloud_hop=hop)
-    fleet, devices = random_round(1, devices=5)
+    fleet, devices = small_round(1, devices=5)
     best, value = brute_force(fleet, work, devices)
-    objectives = {a: objective(fleet, work, devices, np.array(a)) for a in itertools.product(range(3), repeat=5)}
+    objectives = {a: objective(fleet, devices, a, work) for a in itertools.product(range(3), repeat=5)}
     assert value == pytest.approx(min(objectives.values()), rel=1e-8)
     assert objectives[tuple(best)] == pytest.approx(value, rel=1e-8)
 
 
 def test_brute_force_refuses_large_rounds():
-    fleet, devices = random_round(0, devices=20)
+    fleet, devices = small_round(0, devices=20)
     with pytest.raises(ConfigError, match="3\\^20"):
         brute_force(fleet, Workload(model_bits=1e6), devices)
 
@@ -47,11 +39,11 @@ def test_the_bound_is_below_the_optimum_of_200_small_instances():
     rng = np.random.default_rng(0)
     tightness = []
     for seed in range(200):
-        fleet, devices = random_round(seed)
+        fleet, devices = small_round(seed)
         work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-2, 2), cloud_hop=bool(seed % 2))
         best, value = brute_force(fleet, work, devices)
         # The bound is also below the joint allocation of the best assignment, which costs less.
-        shared = objective(fleet, work, devices, best, "joint")
+        shared = objective(fleet, devices, best, work, "joint")
         bound = lower_bound(fleet, work, devices)
         assert bound <= shared * (1 + 1e-9) <= value * (1 + 2e-9)
         tightness.append(bound / shared)
@@ -59,11 +51,11 @@ def test_the_bound_is_below_the_optimum_of_200_small_instances():
 
 
 def test_any_prices_give_a_bound():
-    work = Workload(model_bits=448 * 8192)
+    work = WORK
     rng = np.random.default_rng(4)
-    fleet, devices = random_round(3)
+    fleet, devices = small_round(3)
     best, _ = brute_force(fleet, work, devices)
-    shared = objective(fleet, work, devices, best, "joint")
+    shared = objective(fleet, devices, best, work, "joint")
     problem, _ = round_problem(fleet, work, devices)
     for width in (0.0, 0.1):
         for _ in range(100):
@@ -72,8 +64,8 @@ def test_any_prices_give_a_bound():
 
 
 def test_the_gradient_is_the_slope_of_the_bound():
-    work = Workload(model_bits=448 * 8192)
-    fleet, devices = random_round(3)
+    work = WORK
+    fleet, devices = small_round(3)
     problem, _ = round_problem(fleet, work, devices)
     point = np.concatenate([np.random.default_rng(0).normal(size=9), np.full(3, -12.0)])
     _, gradient = bound_at(problem, point, 0.5)
@@ -85,23 +77,19 @@ def test_the_gradient_is_the_slope_of_the_bound():
 
 
 def test_a_better_assignment_has_a_smaller_gap():
-    rng = np.random.default_rng(1)
-    fleet = sample_fleet(FleetConfig(), rng)
-    devices, work = np.arange(50), Workload(model_bits=448 * 8192)
-    good = gap(fleet, work, devices, build_assigner("local_search").assign(fleet, work, devices, rng))
-    shared = gap(
-        fleet, work, devices, build_assigner("local_search").assign(fleet, work, devices, rng), coupling="joint"
-    )
-    bad = gap(fleet, work, devices, build_assigner("random").assign(fleet, work, devices, rng))
+    fleet, devices = random_round(1)
+    good_edges, bad_edges = (assign(name, fleet, devices) for name in ("local_search", "random"))
+    good, bad = (gap(fleet, WORK, devices, edges) for edges in (good_edges, bad_edges))
+    shared = gap(fleet, WORK, devices, good_edges, coupling="joint")
     assert 0 <= shared.relative < good.relative < 0.25 < bad.relative < 1
     assert shared.relative < 0.12
     assert good.relative == pytest.approx((good.objective - good.bound) / good.objective)
     # The ascent gives about the same bound from any start.
-    assert lower_bound(fleet, work, devices) == pytest.approx(good.bound, rel=0.02)
+    assert lower_bound(fleet, WORK, devices) == pytest.approx(good.bound, rel=0.02)
 
 
 def test_bad_input_is_named():
-    fleet, devices = random_round(0)
+    fleet, devices = small_round(0)
     with pytest.raises(ConfigError, match="assignment\\[2\\]"):
         gap(fleet, Workload(model_bits=1e6), devices[:3], [0, 0, 3])
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner, local_search
-from hflray.assignment.candidate_arrays import blank_place
+from hflray.assignment import local_search
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
 from hflray.assignment.transfers import (
     Joining,
     added_cost,
+    blank_place,
     joining,
     least_added_cost,
     own_cost,
@@ -23,21 +23,13 @@ from hflray.assignment.transfers import (
     settle_all,
     value_of,
 )
-from hflray.cost import Workload, round_cost
+from hflray.cost import round_cost
 from hflray.errors import ConfigError
-from hflray.fleet import FleetConfig, sample_fleet
-
-WORK = Workload(model_bits=448 * 8192)
+from tests.assignment.rounds import WORK, assign, objective, random_round
 
 
-def random_round(seed, num_devices=200, num_edges=8, scheduled=100, dense=None):
-    rng = np.random.default_rng(seed)
-    fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges, dense=dense), rng)
-    return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
-
-
-def objective(fleet, work, devices, assignment):
-    return round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment)).objective
+def large_round(seed):
+    return random_round(seed, 200, 8, 100)
 
 
 def solved_place(fleet, work, devices, count=4, passes=2):
@@ -50,7 +42,7 @@ def solved_place(fleet, work, devices, count=4, passes=2):
 
 
 def edges_of(problem, place):
-    return problem.links.edge[np.arange(len(place.slot)), place.slot]
+    return problem.edge[np.arange(len(place.slot)), place.slot]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +50,14 @@ def edges_of(problem, place):
 )
 def test_estimates_are_right_to_first_order(weight):
     work = dataclasses.replace(WORK, delay_weight=weight, cloud_hop=False, edge_iterations=1)
-    fleet, devices = random_round(0, num_devices=800, scheduled=800)
+    fleet, devices = random_round(0, 800, 8, 800)
     problem, place = solved_place(fleet, work, devices)
     falls, rises = [], []
     for h in range(0, 800, 40):
         m = edges_of(problem, place)[h]
         saving = own_cost(problem, place, h)
         for j in range(4):
-            k = problem.links.edge[h, j]
+            k = problem.edge[h, j]
             if k == m:
                 continue
             edges = edges_of(problem, place).copy()
@@ -86,18 +78,17 @@ def test_estimates_are_right_to_first_order(weight):
 def test_the_cheap_bound_is_just_below_the_first_estimate(weight, power_w):
     """`added_cost` with a bound that any value exceeds returns its first value."""
     work = dataclasses.replace(WORK, delay_weight=weight)
-    rng = np.random.default_rng(0)
-    fleet = sample_fleet(FleetConfig(num_devices=200, num_edges=8), rng)
-    fleet = dataclasses.replace(fleet, power_w=rng.uniform(*power_w, 200))
+    fleet = random_round(0, 200, 8, 200)[0]
+    fleet = dataclasses.replace(fleet, power_w=np.random.default_rng(0).uniform(*power_w, 200))
     problem, place = solved_place(fleet, work, np.arange(200))
     for h in range(200):
         guest = joining(problem, place, h)
         for j in range(4):
-            k = problem.links.edge[h, j]
+            k = problem.edge[h, j]
             if place.lists.size[k] == 0:  # an empty edge has no prices
                 continue
             first = added_cost(problem, place, h, j, -np.inf)[0]
-            bound = least_added_cost(guest, problem.links.snr[h, j], place.price[k], place.deadline[k])
+            bound = least_added_cost(guest, problem.snr[h, j], place.price[k], place.deadline[k])
             paid = first + guest.pi * np.exp(place.deadline[k])  # without the part that the deadline gives back
             assert first - 6e-4 * paid <= bound <= first
 
@@ -113,7 +104,7 @@ def test_outside_its_table_the_cheap_bound_has_the_value_at_its_end(q, least):
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
 def test_moves_have_their_exact_cost_and_never_raise_the_objective(weight):
     work = dataclasses.replace(WORK, delay_weight=weight)
-    fleet, devices = random_round(1)
+    fleet, devices = large_round(1)
     problem, place = solved_place(fleet, work, devices, passes=0)
     before = place_objective(problem, place)
     for _ in range(4):
@@ -122,7 +113,7 @@ def test_moves_have_their_exact_cost_and_never_raise_the_objective(weight):
         assert gain >= 0
         value = place_objective(problem, place)
         assert value <= before
-        assert value == pytest.approx(objective(fleet, work, devices, edges_of(problem, place)), rel=1e-6)
+        assert value == pytest.approx(objective(fleet, devices, edges_of(problem, place), work), rel=1e-6)
         before = value
         for m in range(fleet.num_edges):  # the lists agree with the slots
             members, h = [], place.lists.head[m]
@@ -136,78 +127,40 @@ def test_moves_have_their_exact_cost_and_never_raise_the_objective(weight):
 def test_the_result_is_close_to_the_search_over_all_edges():
     ratios = []
     for seed in range(5):
-        fleet, devices = random_round(seed, num_edges=5, scheduled=50)
-        one, other = (
-            build_assigner("local_search", candidates=count).assign(fleet, WORK, devices, np.random.default_rng(0))
-            for count in (5, 0)
-        )
-        ratios.append(objective(fleet, WORK, devices, one) / objective(fleet, WORK, devices, other))
+        fleet, devices = random_round(seed)
+        few, every = (objective(fleet, devices, assign("local_search", fleet, devices, candidates=c)) for c in (5, 0))
+        ratios.append(few / every)
     assert np.mean(ratios) < 1.05
 
 
-@pytest.mark.parametrize("start", ["best_gain", "geographic", "random"])
-def test_the_same_generator_gives_the_same_answer(start):
-    fleet, devices = random_round(3)
-    assigner = build_assigner("local_search", candidates=3, start=start)
-    one, two = (assigner.assign(fleet, WORK, devices, np.random.default_rng(5)) for _ in range(2))
-    np.testing.assert_array_equal(one, two)
+@pytest.mark.parametrize("num_edges, scheduled", [(8, 3), (2, 40)])
+def test_no_result_is_worse_than_the_best_gain(num_edges, scheduled):
+    fleet, devices = random_round(2, 200, num_edges, scheduled)
+    edges, start = (assign("local_search", fleet, devices, candidates=12), fleet.strongest_edges(devices)[:, 0])
+    assert objective(fleet, devices, edges) <= objective(fleet, devices, start) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (8, 1), (1, 1), (8, 3), (2, 40)])
-def test_few_edges_or_devices_are_assigned(num_edges, scheduled):
-    fleet, devices = random_round(2, num_edges=num_edges, scheduled=scheduled)
-    edges = build_assigner("local_search", candidates=12).assign(fleet, WORK, devices, np.random.default_rng(0))
-    assert edges.shape == (scheduled,)
-    assert ((edges >= 0) & (edges < num_edges)).all()
-    start = fleet.strongest_edges(devices)[:, 0]
-    assert objective(fleet, WORK, devices, edges) <= objective(fleet, WORK, devices, start) * (1 + 1e-9)
-
-
-def test_large_rounds_use_candidates_by_default(monkeypatch):
-    fleet, devices = random_round(0)
+def test_large_rounds_use_candidates_by_default_and_refuse_restarts(monkeypatch):
+    fleet, devices = large_round(0)
     monkeypatch.setattr(local_search, "LARGE", 100 * 8)
-    one = build_assigner("local_search").assign(fleet, WORK, devices, np.random.default_rng(0))
-    two = build_assigner("local_search", candidates=12).assign(fleet, WORK, devices, np.random.default_rng(0))
-    np.testing.assert_array_equal(one, two)
-
-
-def test_bad_input_is_named():
-    fleet, devices = random_round(0)
-    rng = np.random.default_rng(0)
+    found = [assign("local_search", fleet, devices, candidates=count) for count in (None, 12)]
+    np.testing.assert_array_equal(*found)
     with pytest.raises(ConfigError, match=r"assignment\.restarts: got 2"):
-        build_assigner("local_search", candidates=4, restarts=2).assign(fleet, WORK, devices, rng)
-    with pytest.raises(ConfigError, match=r"assignment\.candidates: got -1"):
-        build_assigner("local_search", candidates=-1)
-    search = build_assigner("local_search", candidates=4)
-    for bad_devices in ([], [0, 0], [200], [-1]):
-        with pytest.raises(ConfigError, match="devices"):
-            search.assign(fleet, WORK, bad_devices, rng)
-    gain = fleet.gain.copy()
-    gain[devices[7], 2] = np.inf
-    with pytest.raises(ConfigError, match=f"gain\\[{devices[7]}, 2\\]"):
-        search.assign(dataclasses.replace(fleet, gain=gain), WORK, devices, rng)
-    power = fleet.power_w.copy()
-    power[devices[3]] = np.nan
-    with pytest.raises(ConfigError, match=f"power_w\\[{devices[3]}\\]"):
-        search.assign(dataclasses.replace(fleet, power_w=power), WORK, devices, rng)
+        assign("local_search", fleet, devices, restarts=2)
 
 
 def check_scale(num_devices, scheduled, num_edges, **options):
+    assign("local_search", *random_round(0), candidates=3)  # compiles the kernels
     fleet, devices = random_round(0, num_devices, num_edges, scheduled, dense=False)
-    rng = np.random.default_rng(0)
-    best = build_assigner("best_gain").assign(fleet, WORK, devices, rng)
-    build_assigner("local_search", candidates=3).assign(
-        *random_round(0)[:1], WORK, np.arange(50), rng
-    )  # compiles the kernels
+    best = assign("best_gain", fleet, devices)
     start = time.perf_counter()
-    edges = build_assigner("local_search", **options).assign(fleet, WORK, devices, rng)
+    edges = assign("local_search", fleet, devices, **options)
     assigned = time.perf_counter()
     allocation = allocate_round(fleet, WORK, devices, edges)
     allocated = time.perf_counter()
     assert allocation.kkt_residual <= 1e-8
     assert abs(allocation.duality_gap) <= 1e-8
-    cost = round_cost(fleet, WORK, devices, edges, allocation)
-    assert cost.objective < 0.9 * objective(fleet, WORK, devices, best)
+    assert round_cost(fleet, WORK, devices, edges, allocation).objective < 0.9 * objective(fleet, devices, best)
     return assigned - start, allocated - assigned
 
 

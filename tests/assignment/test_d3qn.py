@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import subprocess
 import sys
@@ -10,38 +9,30 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, configured_assigner, d3qn
 from hflray.assignment.features import feature_rows
-from hflray.assignment.neighbours import SHORTLIST
 from hflray.assignment.network import NetworkSpec, build_network
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
+from hflray.assignment.search import SHORTLIST
 from hflray.config import load_config
-from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
-from hflray.fleet import FleetConfig, sample_fleet
 from hflray.support.native import compiler
+from tests.assignment.rounds import WORK, assign, objective
+from tests.assignment.rounds import random_round as round_of
 from tests.assignment.test_local_search import MoveClock
 
-WORK = Workload(model_bits=448 * 8192)
 CARD = {"trained_on": {"num_scheduled": [5, 10], "num_edges": [3, 3]}, "note": "weights as drawn"}
 
 
-def random_round(seed=0, scheduled=50, edges=5, **fleet):
-    rng = np.random.default_rng(seed)
-    fleet = sample_fleet(FleetConfig(num_devices=2 * scheduled, num_edges=edges, **fleet), rng)
-    return fleet, np.sort(rng.choice(2 * scheduled, scheduled, replace=False))
-
-
-def objective(fleet, devices, assignment):
-    return round_cost(fleet, WORK, devices, assignment, allocate_round(fleet, WORK, devices, assignment)).objective
+def random_round(seed=0, scheduled=50, edges=5):
+    return round_of(seed, 2 * scheduled, edges, scheduled)
 
 
 def objective_of(name, fleet, devices, **options):
-    edges = build_assigner(name, **options).assign(fleet, WORK, devices, np.random.default_rng(0))
-    return objective(fleet, devices, edges)
+    return objective(fleet, devices, assign(name, fleet, devices, **options))
 
 
 @pytest.fixture
@@ -126,7 +117,7 @@ def test_the_polish_keeps_its_budget(monkeypatch, polish_ms):
     fleet, devices = random_round(3, scheduled=60, edges=3)
     clock = MoveClock(monkeypatch)
     monkeypatch.setattr(d3qn, "time", clock)
-    build_assigner("d3qn", polish_ms=float(polish_ms)).assign(fleet, WORK, devices, np.random.default_rng(0))
+    assign("d3qn", fleet, devices, polish_ms=float(polish_ms))
     largest = 2 * 60 * 3 + SHORTLIST + d3qn.AT_ONCE  # the excess of one step; there are 1,770 exchanges
     assert polish_ms * 1000 <= clock.moves < polish_ms * 1000 + largest
     assert "exchange" in clock.answers
@@ -134,10 +125,10 @@ def test_the_polish_keeps_its_budget(monkeypatch, polish_ms):
 
 def test_a_polish_that_has_time_ends_in_the_optimum(monkeypatch):
     fleet, devices = random_round(3, scheduled=60, edges=3)
-    optimum = build_assigner("d3qn", polish_ms="optimum").assign(fleet, WORK, devices, np.random.default_rng(0))
+    optimum = assign("d3qn", fleet, devices, polish_ms="optimum")
     clock = MoveClock(monkeypatch)
     monkeypatch.setattr(d3qn, "time", clock)
-    edges = build_assigner("d3qn", polish_ms=8.0).assign(fleet, WORK, devices, np.random.default_rng(0))
+    edges = assign("d3qn", fleet, devices, polish_ms=8.0)
     assert clock.moves < 8000
     np.testing.assert_array_equal(edges, optimum)
 
@@ -154,15 +145,6 @@ def test_the_shipped_policy_is_small_and_documented_and_needs_no_ray():
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("scheduled, edges", [(1, 1), (1, 5), (2, 1)])
-def test_one_device_or_one_edge_is_assigned(scheduled, edges):
-    fleet, devices = random_round(4, scheduled, edges)
-    for polish in (None, "optimum"):
-        assignment = build_assigner("d3qn", polish_ms=polish).assign(fleet, WORK, devices, np.random.default_rng(0))
-        assert assignment.shape == (scheduled,)
-        assert ((assignment >= 0) & (assignment < edges)).all()
 
 
 def test_another_number_of_edges_names_both_and_the_command(policy):
@@ -188,32 +170,23 @@ def test_more_devices_than_trained_for_warn_once(policy, caplog):
     assert "10" in message
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.safetensors does not exist.*fig5_assigner_learning"):
-        build_assigner("d3qn", policy=tmp_path / "none.safetensors")
-
-
-def test_a_changed_file_fails_its_checksum(policy):
-    tensors = load_file(policy)
-    from safetensors import safe_open
-
+def test_a_file_that_is_missing_changed_cut_or_no_policy_is_refused(policy, tmp_path):
     with safe_open(policy, framework="pt") as reader:
         metadata = reader.metadata()
-    name = sorted(tensors)[0]
-    tensors[name].view(-1)[0] += 1e-3
-    save_file(tensors, policy, metadata=metadata)
-    with pytest.raises(ConfigError, match="checksum differs"):
-        build_assigner("d3qn", policy=policy)
-
-
-def test_a_truncated_file_and_a_file_without_a_policy_are_refused(policy, tmp_path):
-    policy.write_bytes(policy.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        build_assigner("d3qn", policy=policy)
-    other = tmp_path / "other.safetensors"
+    tensors = load_file(policy)
+    changed, cut, other = (tmp_path / f"{name}.safetensors" for name in ("changed", "cut", "other"))
+    cut.write_bytes(policy.read_bytes()[:-100])
+    tensors[sorted(tensors)[0]].view(-1)[0] += 1e-3
+    save_file(tensors, changed, metadata=metadata)
     save_file({"x": torch.zeros(2)}, other)
-    with pytest.raises(ConfigError, match="not a policy"):
-        build_assigner("d3qn", policy=other)
+    for path, words in (
+        (tmp_path / "none.safetensors", r"none\.safetensors does not exist.*fig5_assigner_learning"),
+        (changed, "checksum differs"),
+        (cut, "cannot be read"),
+        (other, "not a policy"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            build_assigner("d3qn", policy=path)
 
 
 @pytest.mark.parametrize("spec", [NetworkSpec("bilstm", "db", num_edges=3, hidden=8), NetworkSpec("shared", "db")])
@@ -229,27 +202,6 @@ def test_weights_that_give_nan_are_an_error(tmp_path, spec):
         )
 
 
-def test_nan_gains_are_named():
-    fleet, devices = random_round(8)
-    gain = np.array(fleet.gain)
-    gain[devices[2], 3] = np.nan
-    with pytest.raises(ConfigError, match=rf"gain\[{devices[2]}, 3\]"):
-        build_assigner("d3qn").assign(dataclasses.replace(fleet, gain=gain), WORK, devices, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({"polish_ms": -1.0}, "polish_ms.*-1"),
-        ({"polish_ms": "best"}, "polish_ms.*best.*optimum"),
-        ({"polish": 3}, "polish"),
-    ],
-)
-def test_bad_options_are_refused(options, text):
-    with pytest.raises(ConfigError, match=text):
-        build_assigner("d3qn", **options)
-
-
 def test_the_configuration_sets_policy_and_polish(policy):
     config = load_config(None, ["assignment.name=d3qn", f"assignment.policy={policy}", "assignment.polish_ms=optimum"])
     assigner = configured_assigner(config)
@@ -261,14 +213,9 @@ def test_the_polish_minimises_the_objective_of_the_coupling():
     ratios = []
     for seed in range(6):
         fleet, devices = random_round(seed)
-        values = {}
-        for coupling in ("per_edge", "joint"):
-            edges = build_assigner("d3qn", polish_ms="optimum", coupling=coupling).assign(
-                fleet, WORK, devices, np.random.default_rng(0)
-            )
-            allocation = allocate_round(fleet, WORK, devices, edges, coupling="joint")
-            values[coupling] = round_cost(fleet, WORK, devices, edges, allocation).objective
-        ratios.append(values["joint"] / values["per_edge"])
+        joint, separate = (
+            objective(fleet, devices, assign("d3qn", fleet, devices, polish_ms="optimum", coupling=c), coupling="joint")
+            for c in ("joint", "per_edge")
+        )
+        ratios.append(joint / separate)
     assert np.mean(ratios) < 0.995
-    with pytest.raises(ConfigError, match="unknown coupling 'all'; known: per_edge, joint"):
-        build_assigner("d3qn", coupling="all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment.joint_moves import (
+from hflray.assignment.joint_search import (
     fill_transfers,
     optimum_of,
     rank_exchanges,
@@ -14,9 +14,9 @@ from hflray.assignment.joint_moves import (
     solve_exchanges,
     value_of_move,
 )
-from hflray.assignment.joint_round import begin_joint, try_move
 from hflray.assignment.objective import round_problem
-from hflray.assignment.state import PAID, WEIGHT, blank_state
+from hflray.assignment.prices import begin_joint, try_move
+from hflray.assignment.state import PAID, PRICED, WEIGHT, blank_state
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 
@@ -29,7 +29,7 @@ def setting(seed, num_edges=4, count=12, hop=True):
     devices = np.arange(count)
     problem, _ = round_problem(fleet, work, devices)
     assignment = fleet.strongest_edges(devices, 2)[devices, rng.integers(4, size=count) // 3]
-    state = blank_state(problem, assignment, True, 4)
+    state = blank_state(problem, PRICED, True)
     value = begin_joint(problem, state, assignment)
 
     def exact(moved):
@@ -67,7 +67,7 @@ def test_bounds_of_transfers_hold_and_estimates_are_close(hop):
         for h, k, moved in transfers(state, sizes[0]):
             m = int(state.assignment[h])
             estimate, bound = value_of_move(
-                problem, state, optimum, m, k, state.tables.out_cost[h], state.tables.in_cost[h, k]
+                problem, state, optimum, m, k, state.tables.without[h], state.tables.extra[h, k]
             )
             true = exact(moved)
             assert bound <= true * (1 + 1e-6)
@@ -91,7 +91,7 @@ def test_bounds_of_exchanges_hold_and_estimates_are_close():
         for a, b in pairs.tolist():
             m, k = state.assignment[[a, b]].tolist()
             estimate, bound = value_of_move(
-                problem, state, optimum, m, k, state.tables.swap_cost[a, b], state.tables.swap_cost[b, a]
+                problem, state, optimum, m, k, state.tables.swapped[a, b], state.tables.swapped[b, a]
             )
             moved = state.assignment.copy()
             moved[[a, b]] = k, m
@@ -105,7 +105,7 @@ def test_ranked_moves_include_all_that_help_with_the_best_first():
     problem, state, value, exact = setting(3)
     optimum = optimum_of(problem, state, value)
     all_links = np.ones((12, 4), dtype=bool)
-    true = {(h, k): exact(moved) for h, k, moved in transfers(state, 4)}
+    true = {(h, h, k): exact(moved) for h, k, moved in transfers(state, 4)}
     estimated = [tuple(move) for move in rank_transfers(problem, state, optimum, all_links, False, value).tolist()]
     possible = [tuple(move) for move in rank_transfers(problem, state, optimum, all_links, True, value).tolist()]
     improving = {move for move, cost in true.items() if cost < value}
@@ -115,7 +115,7 @@ def test_ranked_moves_include_all_that_help_with_the_best_first():
     assert true[estimated[0]] < min(true.values()) * 1.01
     edge_1 = np.zeros((12, 4), dtype=bool)
     edge_1[:, 1] = True
-    assert set(rank_transfers(problem, state, optimum, edge_1, False, value)[:, 1].tolist()) == {1}
+    assert set(rank_transfers(problem, state, optimum, edge_1, False, value)[:, 2].tolist()) == {1}
 
 
 def test_the_shortlist_of_exchanges_holds_the_best():
@@ -134,7 +134,7 @@ def test_the_shortlist_of_exchanges_holds_the_best():
     best = min(costs, key=lambda pair: costs[pair])
     assert best in {tuple(pair) for pair in pairs.tolist()}
     confirmed = solve_exchanges(problem, state, optimum, pairs, False, value)
-    assert tuple(confirmed[0].tolist()) == best
+    assert tuple(confirmed[0, :2].tolist()) == best
 
 
 def test_entries_at_other_prices_serve_estimates_but_not_bounds():
@@ -142,11 +142,11 @@ def test_entries_at_other_prices_serve_estimates_but_not_bounds():
     errors = {False: [], True: []}
     for seed in range(6):
         problem, state, value, exact = setting(seed)
-        trial = blank_state(problem, state.assignment, False, 0)
+        trial = blank_state(problem, 0, False)
         for _ in range(3):  # the prices of later moves differ from those of old entries
             optimum = optimum_of(problem, state, value)
-            (h, k), *_ = rank_transfers(problem, state, optimum, all_links, False, np.inf).tolist()
-            value = min(value, try_move(problem, state, trial, h, k, False, value))
+            (h, _, k), *_ = rank_transfers(problem, state, optimum, all_links, False, np.inf).tolist()
+            value = min(value, try_move(problem, state, trial, h, h, k, value))
         optimum = optimum_of(problem, state, value)
         fill_transfers(problem, state, optimum, all_links, False)
         for all_new in (False, True):
@@ -156,7 +156,7 @@ def test_entries_at_other_prices_serve_estimates_but_not_bounds():
                 m = int(state.assignment[device])
                 if state.solved.size[m] == 1 or state.solved.size[k] == 0:
                     continue
-                here, there = state.tables.out_cost[device], state.tables.in_cost[device, k]
+                here, there = state.tables.without[device], state.tables.extra[device, k]
                 estimate, bound = value_of_move(problem, state, optimum, m, k, here, there)
                 new = here[PAID] == state.solved.edge[WEIGHT, m] and there[PAID] == state.solved.edge[WEIGHT, k]
                 assert new or not all_new

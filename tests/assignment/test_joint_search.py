@@ -159,5 +159,5 @@ def test_candidates_are_refused_and_the_message_names_the_fix(monkeypatch):
     with pytest.raises(ConfigError, match="50 devices at 5 edges; candidates are used from 250 links on"):
         assign(fleet, devices, coupling="joint")
     assign(fleet, devices, coupling="joint", candidates=0)
-    with pytest.raises(ConfigError, match="unknown coupling 'both'; known: per_edge, joint"):
+    with pytest.raises(ConfigError, match="coupling: got 'both'; accepted: per_edge, joint"):
         build_assigner("local_search", coupling="both")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -72,25 +70,6 @@ def test_two_threads_change_no_bit_of_outputs_and_gradients(spec):
     assert all(torch.equal(one, two) for one, two in zip(*found.values(), strict=True))
     # Biases that shift all edges alike have no gradient except for rounding, which may be 0, so that they are left out.
     assert all(gradient.abs().max() > 0 for gradient in (inputs.grad, *(p.grad for p in network.body.parameters())))
-
-
-def test_both_directions_are_computed_at_the_same_time(monkeypatch):
-    # Neither thread gets past the barrier before the other has come, in the forward pass and in the backward pass.
-    both, bilstm = threading.Barrier(2, timeout=60), BiLstm(5, 8)
-    bilstm.two_threads = True
-    lstm_forward, gradient_of = torch.nn.LSTM.forward, torch.autograd.grad
-
-    def met(function):
-        def call(*arguments):
-            both.wait()
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(torch.nn.LSTM, "forward", met(lstm_forward))
-    monkeypatch.setattr(torch.autograd, "grad", met(gradient_of))
-    bilstm(torch.rand(2, 3, 5)).sum().backward()
-    assert all(parameter.grad is not None for parameter in bilstm.parameters())
 
 
 def test_dueling_agrees_with_equation_20_by_hand():

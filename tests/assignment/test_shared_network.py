@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hflray.assignment import shared_network
+from hflray.assignment import d3qn
+from hflray.assignment.d3qn import SURE, SharedPass, shared_pass
 from hflray.assignment.network import NetworkSpec, SharedBiLstm, build_network
 from hflray.assignment.policy import SHIPPED, load_policy
-from hflray.assignment.shared_network import SURE, SharedPass, shared_pass
 from hflray.support import native
 from tests.assignment.test_network import rows as random_rows
 
@@ -31,9 +31,9 @@ def _compiler() -> None:
 def fresh(monkeypatch, tmp_path):
     """Start, and end, with no library loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    shared_network._library.cache_clear()
+    d3qn._library.cache_clear()
     yield
-    shared_network._library.cache_clear()
+    d3qn._library.cache_clear()
 
 
 def rows(devices: int, edges: int, seed: int = 0) -> np.ndarray:
@@ -111,5 +111,5 @@ def test_other_networks_and_sizes_and_machines_without_a_compiler_have_no_pass(f
     assert shared_pass(network(width=24)) is None
     assert shared_pass(network(hidden=20)) is None
     monkeypatch.setenv("CC", "no-such-compiler")
-    shared_network._library.cache_clear()
+    d3qn._library.cache_clear()
     assert shared_pass(network()) is None

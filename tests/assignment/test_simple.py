@@ -1,4 +1,4 @@
-"""Random and best-gain assignment."""
+"""The assigners by one rule each, by hand."""
 
 from __future__ import annotations
 
@@ -7,67 +7,90 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner, check_any_edges
-from hflray.cost import Workload, round_cost
-from hflray.errors import ConfigError
-from hflray.fleet import FleetConfig, sample_fleet
+from hflray.cost import Workload, rate_bps
+from hflray.fleet import Fleet
+from tests.assignment.rounds import WORK, assign, random_round
+from tests.scheduling import toy
 
-WORK = Workload(model_bits=1e6)
-FLEET = sample_fleet(FleetConfig(num_devices=400, num_edges=4), np.random.default_rng(0))
+FLEET = random_round(0, 400, 4, 400)[0]
+UNIT = 1e-18 * 1e6 / 0.1  # the gain of a link whose signal-to-noise ratio is 1 over 1 MHz: 1 Mbit/s
+FOUR_MBIT = Workload(4e6)
 
 
-def test_random_is_uniform_and_follows_the_generator():
-    assigner = build_assigner("random")
-    edges = assigner.assign(FLEET, WORK, np.arange(400), np.random.default_rng(3))
-    assert edges.shape == (400,)
+def test_geographic_assigns_the_nearest_edge() -> None:
+    distance = np.array([[3.0, 1.0, 2.0, 9.0], [5.0, 7.0, 5.0, 6.0], [8.0, 8.0, 8.0, 1.0]])
+    small = dataclasses.replace(FLEET.take([0, 1, 2]), distance_m=distance)
+    assert assign("geographic", small, [2, 0, 1]).tolist() == [3, 1, 0]  # the lower index wins a tie
+    devices = np.arange(0, 400, 3)
+    gap = np.linalg.norm(FLEET.position_m[devices, None] - FLEET.edge_position_m, axis=-1)
+    np.testing.assert_array_equal(assign("geographic", FLEET, devices), gap.argmin(axis=1))
+
+
+def test_random_is_uniform() -> None:
+    edges = assign("random", FLEET, np.arange(400), 3)
     assert np.abs(np.bincount(edges, minlength=4) - 100).max() < 35  # 4 standard deviations
-    np.testing.assert_array_equal(edges, assigner.assign(FLEET, WORK, np.arange(400), np.random.default_rng(3)))
 
 
-def test_best_gain_assigns_the_strongest_link():
-    devices = np.array([7, 3, 200])
-    edges = build_assigner("best_gain").assign(FLEET, WORK, devices, np.random.default_rng(0))
-    for device, edge in zip(devices, edges, strict=True):
-        assert FLEET.gain[device, edge] == FLEET.gain[device].max()
+def test_best_gain_assigns_the_strongest_link() -> None:
+    edges = assign("best_gain", FLEET, np.arange(400))
+    np.testing.assert_array_equal(FLEET.gain[np.arange(400), edges], FLEET.gain.max(axis=1))
     # Because of shadowing, the strongest edge of many devices is not the nearest.
-    all_edges = build_assigner("best_gain").assign(FLEET, WORK, np.arange(400), np.random.default_rng(0))
-    assert 0.2 < np.mean(all_edges != FLEET.distance_m.argmin(axis=1)) < 0.8
+    assert 0.2 < np.mean(edges != FLEET.distance_m.argmin(axis=1)) < 0.8
 
 
-def test_even_gain_gives_each_edge_as_many_devices_or_one_more():
+def test_even_gain_gives_each_edge_as_many_devices_or_one_more() -> None:
     for count in (1, 3, 4, 10, 30, 399):
-        edges = build_assigner("even_gain").assign(FLEET, WORK, np.arange(count), np.random.default_rng(0))
-        sizes = np.bincount(edges, minlength=4)
+        sizes = np.bincount(assign("even_gain", FLEET, np.arange(count)), minlength=4)
         assert sizes.max() - sizes.min() == (count % 4 > 0)
 
 
-def test_even_gain_lets_the_strongest_links_choose_first():
+def test_even_gain_lets_the_strongest_links_choose_first() -> None:
     """Devices 0 and 2 are the strongest, and both want edge 1; the second of them and device 1 go where room is."""
     gain = np.array([[1.0, 9.0], [2.0, 3.0], [4.0, 8.0], [1.0, 2.0]]) * 1e-12
-    fleet = dataclasses.replace(
-        sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(0)), gain=gain
-    )
-    assign = build_assigner("even_gain").assign
-    assert assign(fleet, WORK, np.arange(4), np.random.default_rng(0)).tolist() == [1, 0, 1, 0]
+    fleet = dataclasses.replace(random_round(0, 4, 2, 4)[0], gain=gain)
+    assert assign("even_gain", fleet, np.arange(4)).tolist() == [1, 0, 1, 0]
     # Of three devices one edge takes two: the one that is asked first.
-    assert assign(fleet, WORK, np.array([1, 2, 3]), np.random.default_rng(0)).tolist() == [1, 1, 0]
+    assert assign("even_gain", fleet, np.array([1, 2, 3])).tolist() == [1, 1, 0]
 
 
-def test_home_keeps_each_device_at_its_edge():
-    assign = build_assigner("home").assign
-    assert assign(FLEET, WORK, np.array([0, 99, 100, 250, 399]), np.random.default_rng(0)).tolist() == [0, 0, 1, 2, 3]
-    assert np.bincount(assign(FLEET, WORK, np.arange(400), np.random.default_rng(0))).tolist() == [100] * 4
-    with pytest.raises(ConfigError, match="400"):
-        assign(FLEET, WORK, np.array([400]), np.random.default_rng(0))
-    with pytest.raises(ConfigError, match="'home' keeps each device at one edge"):
-        check_any_edges(build_assigner("home"))
+def link(seconds: float) -> float:
+    """Return the gain of a link that sends 4 Mbit in this time over 1 MHz."""
+    return (2.0 ** (4 / seconds) - 1) * UNIT
 
 
-def test_home_is_billed_as_every_assignment_is():
-    devices = np.array([3, 120, 130, 310])
-    edges = build_assigner("home").assign(FLEET, WORK, devices, np.random.default_rng(0))
-    cost = round_cost(FLEET, WORK, devices, edges, allocate_round(FLEET, WORK, devices, edges))
-    given = np.array([0, 1, 1, 3])
-    same = round_cost(FLEET, WORK, devices, given, allocate_round(FLEET, WORK, devices, given))
-    assert (cost.energy_j, cost.delay_s) == (same.energy_j, same.delay_s)
+def balanced(fleet: Fleet, devices: list[int]) -> list[int]:
+    return assign("load_balanced", fleet, devices, work=FOUR_MBIT).tolist()
+
+
+def test_load_balanced_by_hand() -> None:
+    # Seconds on edges 0 and 1. Longest first by the shorter one: device 2 (4 s), 0 (3 s), 1 (2 s), 3 (1 s).
+    seconds = [[3, 5], [2, 4], [4, 4], [1, 3]]
+    fleet = toy.fleet([[link(s) for s in row] for row in seconds])
+    # 2 takes edge 0 (a tie: 4 and 4); 0 takes edge 1 (7 and 5); 1 takes edge 0 (6 and 9); 3 takes edge 0 (7 and 8).
+    assert balanced(fleet, [0, 1, 2, 3]) == [1, 0, 0, 0]
+    assert balanced(fleet, [3, 2]) == [1, 0]  # in the order of the list: 2 takes edge 0, then 3 edge 1 (5 and 3)
+    assert balanced(fleet, [1]) == [0]
+
+
+def test_load_balanced_gives_a_wider_edge_more_devices() -> None:
+    gain = np.full((8, 2), 1e-15)  # so weak that the rate is gain · power / noise and does not grow with bandwidth
+    assert sorted(np.bincount(balanced(toy.fleet(gain), list(range(8))))) == [4, 4]
+    strong = dataclasses.replace(toy.fleet(np.full((8, 2), 1e-9)), edge_bandwidth_hz=np.array([3e6, 1e6]))
+    count = np.bincount(balanced(strong, list(range(8))), minlength=2)
+    assert count[0] > count[1] > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_load_balanced_has_a_shorter_longest_airtime_than_the_best_links(seed: int) -> None:
+    fleet, devices = random_round(seed, 40, 4, 40)
+    rates = rate_bps(fleet.edge_bandwidth_hz, np.asarray(fleet.gain), fleet.power_w[:, None], fleet.noise_w_per_hz)
+    longest = [
+        np.bincount(edges, 4e6 / rates[devices, edges], minlength=4).max()
+        for edges in (assign(name, fleet, devices, work=FOUR_MBIT) for name in ("load_balanced", "best_gain"))
+    ]
+    assert longest[0] < longest[1]
+
+
+def test_home_keeps_each_device_at_its_edge() -> None:
+    assert assign("home", FLEET, np.array([0, 99, 100, 250, 399])).tolist() == [0, 0, 1, 2, 3]
+    assert np.bincount(assign("home", FLEET, np.arange(400), work=WORK)).tolist() == [100] * 4

@@ -25,11 +25,11 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from hflray.allocation import allocate_round, edge_problems
-from hflray.allocation.batch import TOL, solve_batch
 from hflray.allocation.instance import EdgeProblem
-from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Setting, Solution
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Guess, Solution
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
+from hflray.allocation.newton import TOL, solve_batch
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
@@ -215,8 +215,9 @@ def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: 
     def bare() -> None:
         for p in problems:
             given = Devices(p.snr_hz, p.cycles, p.power_w, p.max_cpu_hz)
+            setting = EdgeSetting(p.bandwidth_hz, 1.0, BITS, ALPHA)
             for _ in range(20):
-                solve_edge(given, Setting(p.bandwidth_hz, 1.0, BITS, ALPHA), x, y, Guess(0.0, 0.0, False), TOL, scratch)
+                solve_edge(given, setting, x, y, Guess(0.0, 0.0, False), TOL, scratch)
 
     def public() -> None:
         for fleet in fleets:

@@ -163,7 +163,7 @@ def test_an_experiment_chooses_by_the_coupling_that_bills_it() -> None:
 def test_of_a_large_fleet_only_the_cheapest_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hflray.scheduling.joint_cost.MOST", 4)
     assert joint().schedule(toy.context(toy.fleet(GAIN))).tolist() == [1, 2, 4, 7]
-    with pytest.raises(ConfigError, match="1 to 4"):
+    with pytest.raises(ConfigError, match="accepted: a whole number from 1 to 4"):
         joint(5)
 
 

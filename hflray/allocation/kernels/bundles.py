@@ -36,7 +36,7 @@ class Device(NamedTuple):
     cap: float
 
 
-class Setting(NamedTuple):
+class EdgeSetting(NamedTuple):
     """The four numbers of an edge's problem (27) besides its devices. The kernels only read it.
 
     | field | symbol | unit |
@@ -143,7 +143,7 @@ class Feasible(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solution of e edges, which `edges.solve_edges` writes; the entries of edges without devices stay unchanged.
+    """The solution of e edges, which `edge.solve_edges` writes; the entries of edges without devices stay unchanged.
 
     | field | meaning | shape |
     |---|---|---|

@@ -27,9 +27,8 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bisection import bisect_edge
-from hflray.allocation.kernels.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
-from hflray.allocation.kernels.bundles import Devices, Guess, Setting, Solved
+from hflray.allocation.kernels.bisection import LN2, bisect_edge, log_1p, slack
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Feasible, Guess, Solution, Solved, Unknowns
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import (
     BLOCK,
@@ -46,11 +45,19 @@ from hflray.allocation.kernels.lanes import (
     Y_M,
     B,
     X,
+    advance,
     blocks_of,
+    bounds,
     copy_unknowns,
+    evaluate,
     fill,
+    iteration_cost,
+    locate,
+    scratch_for_edges,
+    start_logarithms,
+    start_prices,
+    start_shares,
 )
-from hflray.allocation.kernels.terms import LN2, log_1p, slack
 from hflray.support.arrays import FloatArray
 
 
@@ -74,7 +81,7 @@ BISECTED = 1000  # added to the number of evaluations if bisection was needed
 def newton(
     n: int,
     work: FloatArray,
-    setting: Setting,
+    setting: EdgeSetting,
     price: float,
     deadline: float,
     tol: float,
@@ -144,7 +151,7 @@ def newton(
 
 
 @kernel
-def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float]:
+def cold_start(n: int, work: FloatArray, setting: EdgeSetting) -> tuple[float, float]:
     """Fill the unknowns in `work` with a first guess, and return its ln μ and ln τ.
 
     Bandwidth is inversely proportional to the spectral efficiency at the fair share. The slowest device at π = λ/n sets
@@ -177,7 +184,7 @@ def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float
 
 @kernel
 def solve_edge(
-    devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
+    devices: Devices, setting: EdgeSetting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
 ) -> Solved:
     """Solve one edge with Newton's method (`attempt_edge`), or by bisection where that does not converge.
 
@@ -200,7 +207,7 @@ def solve_edge(
 
 @kernel
 def attempt_edge(
-    devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
+    devices: Devices, setting: EdgeSetting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
 ) -> Solved:
     """Solve one edge with Newton's method from (x, y, start) if `start` is warm, or from a cold start.
 
@@ -212,7 +219,7 @@ def attempt_edge(
 
     Returns:
         The solution; its `evaluations` are 0 for the closed form of one device. ``scratch.reshape(-1)`` then is the
-        `work` that `blocks.iteration_cost` needs. If no attempt converged, the residual is not at most `tol`, and x and
+        `work` that `lanes.iteration_cost` needs. If no attempt converged, the residual is not at most `tol`, and x and
         y are as they were.
     """
     n, work = len(devices.snr), scratch.reshape(-1)
@@ -238,7 +245,7 @@ def attempt_edge(
 
 
 @kernel
-def solve_alone(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, work: FloatArray) -> Solved:
+def solve_alone(devices: Devices, setting: EdgeSetting, x: FloatArray, y: FloatArray, work: FloatArray) -> Solved:
     """Return the closed form for an edge with one device, which gets all bandwidth and all weight."""
     bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
     power, cycles, cap = devices.power[0], devices.cycles[0], devices.cap[0]
@@ -253,3 +260,104 @@ def solve_alone(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
     slope = 0.0 if f >= cap else -cycles / f / (s + cycles / f) / 3.0
     price = math.log((power + weight) * s * d / (bandwidth * lg))
     return Solved(price, math.log(s + cycles / min(cap, f)), 0.0, 0, slope)
+
+
+@kernel
+def certify(
+    n: int,
+    work: FloatArray,
+    setting: EdgeSetting,
+    price: float,
+    b_out: FloatArray,
+    f_out: FloatArray,
+) -> tuple[float, float, float]:
+    """Make one edge's feasible allocation from B, F and PI in `work`, and a lower bound on any allocation's objective.
+
+    Bandwidth is written to `b_out`, (n,) Hz, and frequency to `f_out`, (n,) Hz; `price` is ln μ. The bound is
+    Lagrange's: for any μ ≥ 0 and π ≥ 0 with Σ π = λ,
+    ``Σ min_{b ≤ B} [(p + π) s(b) + μ b] + Σ min_{f ≤ f_max} [α/2 c f² + π c/f] - μ B`` is at most the optimum. The
+    first bracket, φ(b), is convex, so that for any b' in [0, B] it is at least ``φ(b') - |φ'(b')| B`` in [0, B]. b' is
+    one Newton step from the computed b, where φ' is ``μ (1 - e^R1)``, which is almost 0.
+
+    Returns:
+        The energy, J, and slowest delay, s, of one edge iteration, and the bound, J, on ``energy + λ·delay``.
+    """
+    bandwidth, weight = setting.bandwidth, setting.weight
+    sum_pi = 0.0
+    for i in range(n):
+        sum_pi += work[i // LANES * BLOCK + i % LANES + PI]
+    energy, delay = iteration_cost(n, work, setting, (weight / sum_pi) ** (1.0 / 3.0))
+    mu, kappa = math.exp(price), setting.bits * LN2
+    bound = -mu * bandwidth
+    for k in range(blocks_of(n)):
+        block = work[k * BLOCK : (k + 1) * BLOCK]
+        bounds(block, price, mu, weight / sum_pi, bandwidth, kappa, math.log(kappa))
+        for i in range(min(LANES, n - k * LANES)):
+            bound += block[Y_M + i]
+            b_out[k * LANES + i], f_out[k * LANES + i] = block[X_0 + i], block[X_M + i]
+    return energy, delay, bound
+
+
+@kernel
+def devices_at(edges: Edges, e: int) -> Devices:
+    """Return the devices of edge e, as views."""
+    i, j = edges.offsets[e], edges.offsets[e + 1]
+    devices = edges.devices
+    return Devices(devices.snr[i:j], devices.cycles[i:j], devices.power[i:j], devices.cap[i:j])
+
+
+def new_feasible(devices: int, edges: int) -> Feasible:
+    """Return zeros for the allocation of `devices` devices at `edges` edges; edges without devices keep the zeros."""
+    energy, delay, bound = np.zeros(edges), np.zeros(edges), np.zeros(edges)
+    return Feasible(np.zeros(devices), np.zeros(devices), energy, delay, bound)
+
+
+def new_solution(devices: int, edges: int) -> Solution:
+    """Return zeros for a solution of `devices` devices at `edges` edges."""
+    unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
+    return Solution(unknowns, np.zeros(edges), np.zeros(edges, dtype=np.intp), new_feasible(devices, edges))
+
+
+@kernel
+def solve_edges(
+    edges: Edges, weight: FloatArray, first: int, last: int, warm: bool, tol: float, solution: Solution
+) -> None:
+    """Solve the edges `first` to `last` (`solve_edge`), and certify each (`certify`).
+
+    Args:
+        edges: the problems.
+        weight: λ of each edge, (e,), J/s.
+        first, last: range of the edges to solve; the others are not touched, so that threads can share the work.
+        warm: whether to start from the unknowns that `solution` holds.
+        tol: largest accepted KKT residual.
+        solution: overwritten for edges that have devices.
+    """
+    scratch = scratch_for_edges(edges.offsets, first, last)
+    unknowns, feasible = solution.unknowns, solution.feasible
+    for e in range(first, last):
+        i, j = edges.offsets[e], edges.offsets[e + 1]
+        if j > i:
+            setting = EdgeSetting(edges.bandwidth[e], weight[e], edges.bits, edges.alpha)
+            start = Guess(unknowns.log_bandwidth_price[e], unknowns.log_deadline[e], warm)
+            x, y = unknowns.log_bandwidth[i:j], unknowns.log_delay_price[i:j]
+            solved = solve_edge(devices_at(edges, e), setting, x, y, start, tol, scratch)
+            unknowns.log_bandwidth_price[e], unknowns.log_deadline[e] = solved.price, solved.deadline
+            solution.residual[e], solution.evaluations[e] = solved.residual, solved.evaluations
+            feasible.energy_j[e], feasible.delay_s[e], feasible.bound_j[e] = certify(
+                j - i, scratch.reshape(-1), setting, solved.price, feasible.bandwidth_hz[i:j], feasible.cpu_hz[i:j]
+            )
+
+
+@kernel
+def certify_edges(edges: Edges, weight: FloatArray, unknowns: Unknowns, feasible: Feasible) -> None:
+    """Certify all edges at `unknowns`, solved with λ as in `weight`, (e,), J/s; `feasible` is overwritten."""
+    work = scratch_for_edges(edges.offsets, 0, len(edges.bandwidth)).reshape(-1)
+    for e in range(len(edges.bandwidth)):
+        i, j = edges.offsets[e], edges.offsets[e + 1]
+        if j > i:
+            setting = EdgeSetting(edges.bandwidth[e], weight[e], edges.bits, edges.alpha)
+            fill(devices_at(edges, e), unknowns.log_bandwidth[i:j], unknowns.log_delay_price[i:j], work)
+            locate(j - i, work, edges.alpha)
+            feasible.energy_j[e], feasible.delay_s[e], feasible.bound_j[e] = certify(
+                j - i, work, setting, unknowns.log_bandwidth_price[e], feasible.bandwidth_hz[i:j], feasible.cpu_hz[i:j]
+            )

@@ -1,8 +1,6 @@
 """Compile hflray's kernels with Numba, with a cache on disk and without the interpreter lock.
 
-If several processes need a kernel at the same time, one compiles it, and the others wait and read it from the disk.
-
-The threads are Python's (`hflray.allocation.batch`). Numba's parallel mode is not used, because some of its threading
+The threads are Python's (`hflray.allocation.newton`). Numba's parallel mode is not used, because some of its threading
 layers do not survive the forks and threads of a Ray worker, and because it compiles several times longer.
 """
 
@@ -17,20 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from filelock import FileLock, Timeout
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 from numba.extending import register_jitable
 
 from hflray.errors import ConfigError
-from hflray.support.private import cache_folder, changeable
+from hflray.support.private import changeable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
 DIGITS = 16  # of a checksum in a name
 FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
-PATIENCE_S = 60.0  # how long a process waits for another one that compiles, before it compiles as well
 logger = logging.getLogger("hflray")
 
 
@@ -82,37 +78,19 @@ def _named_folder() -> Path:
 
 
 class _Index(IndexDataCacheFile):  # type: ignore[misc]
-    """The index of a kernel's files on the disk, which one process of this user writes at a time.
+    """The index of a kernel's files on the disk, in which each type's code has a file name of its own.
 
     Numba takes the next free number for a new file, and writes the index and then the file. Two processes that compile
-    a kernel for different types would both take number 1, and the index may then name the other's code. So the lock is
-    held from a search in vain until the compiled code is saved, and processes that start together compile once.
+    a kernel for different types at the same time would both take number 1, and the index might then name the other's
+    code. Here at most an entry of the index is lost, and that code is compiled again.
     """
 
-    def load(self, key: Any) -> Any:
-        """Return the saved code, or None; the caller then compiles, which it does in one thread at a time."""
-        code = super().load(key)
-        if code is None:
-            with suppress(OSError, Timeout):
-                _lock().acquire(timeout=PATIENCE_S)
-            code = super().load(key)
-            if code is not None:
-                _lock().release()
-        return code
-
     def save(self, key: Any, data: Any) -> None:
-        """Save compiled code, and let other processes go on."""
-        try:
-            super().save(key, data)
-        finally:
-            _lock().release()
-
-
-@cache
-def _lock() -> FileLock:
-    """Return the lock of this cache, which is that of the folder in ``NUMBA_CACHE_DIR`` or else of this checkout."""
-    place = hashlib.sha256((numba.config.CACHE_DIR or str(PACKAGE)).encode()).hexdigest()[:DIGITS]
-    return FileLock(cache_folder("kernels") / f"{place}.lock", fallback_to_soft=False, thread_local=False)
+        """Save compiled code, and then its name in the index."""
+        digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
+        name = self._data_name(int(digest[:DIGITS], 16))
+        self._save_data(name, data)
+        self._save_index(self._load_index() | {key: name})
 
 
 @cache

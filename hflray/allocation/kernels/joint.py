@@ -25,15 +25,14 @@ import numpy as np
 from hflray.allocation.kernels.bundles import (
     Devices,
     Edges,
+    EdgeSetting,
     Guess,
     JointSolution,
     Priced,
-    Setting,
     Solved,
     Unknowns,
 )
-from hflray.allocation.kernels.edge import solve_edge
-from hflray.allocation.kernels.edges import devices_at
+from hflray.allocation.kernels.edge import devices_at, solve_edge
 from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.lanes import scratch_for_edges
 from hflray.support.arrays import FloatArray
@@ -50,7 +49,7 @@ def new_joint_solution(devices: int, edges: int) -> JointSolution:
 @kernel
 def find_weight(
     devices: Devices,
-    setting: Setting,
+    setting: EdgeSetting,
     x: FloatArray,
     y: FloatArray,
     last: Priced,
@@ -76,7 +75,7 @@ def find_weight(
     u = min(max(last.log_weight, low), high)
     for _ in range(100):
         # `solve_edge` is called directly, because one more function in between made a round 20 % slower.
-        weighted = Setting(setting.bandwidth, math.exp(u), setting.bits, setting.alpha)
+        weighted = EdgeSetting(setting.bandwidth, math.exp(u), setting.bits, setting.alpha)
         solved = solve_edge(devices, weighted, x, y, Guess(last.price, last.deadline, True), tol, scratch)
         evaluations = last.evaluations + solved.evaluations
         last = Priced(u, solved.price, solved.deadline, solved.slope, solved.residual, evaluations)
@@ -146,7 +145,7 @@ def solve_joint(
     for e in range(count):
         i, j = edges.offsets[e], edges.offsets[e + 1]
         for share in (top, top - math.log(count)):
-            setting = Setting(edges.bandwidth[e], math.exp(share), edges.bits, edges.alpha)
+            setting = EdgeSetting(edges.bandwidth[e], math.exp(share), edges.bits, edges.alpha)
             solved = solve_edge(devices_at(edges, e), setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), tol, scratch)
             keep_solved(joint, e, share, solved, 0)
             at = iterations * math.exp(log_deadline[e]) + hop[e]
@@ -160,7 +159,7 @@ def solve_joint(
         total = slope = 0.0
         for e in range(count):
             i, j = edges.offsets[e], edges.offsets[e + 1]
-            devices, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
+            devices, setting = devices_at(edges, e), EdgeSetting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
             start = priced_at(joint, e)
             keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
@@ -192,7 +191,7 @@ def solve_joint(
             other_weights += math.exp(log_weight[e])
         i, j = edges.offsets[last], edges.offsets[last + 1]
         log_weight[last] = math.log(max(weight - other_weights, 1e-3 * weight))
-        setting = Setting(edges.bandwidth[last], math.exp(log_weight[last]), edges.bits, edges.alpha)
+        setting = EdgeSetting(edges.bandwidth[last], math.exp(log_weight[last]), edges.bits, edges.alpha)
         old = Guess(log_price[last], log_deadline[last], True)
         solved = solve_edge(devices_at(edges, last), setting, x[i:j], y[i:j], old, tol, scratch)
         keep_solved(joint, last, log_weight[last], solved, joint.evaluations[last])
@@ -202,7 +201,7 @@ def solve_joint(
             if e == last:
                 continue
             i, j = edges.offsets[e], edges.offsets[e + 1]
-            devices, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
+            devices, setting = devices_at(edges, e), EdgeSetting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
             start = priced_at(joint, e)
             keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))

@@ -9,12 +9,10 @@ import pytest
 
 from hflray.allocation import allocate_round
 from hflray.allocation import newton as newton_module
-from hflray.allocation.kernels import onecall
-from hflray.allocation.kernels.bisection import bisect_edge
-from hflray.allocation.kernels.bundles import Devices, Guess, Setting, Solved
+from hflray.allocation.kernels.bisection import bisect_edge, invert_slope, log_1p, slack
+from hflray.allocation.kernels.bundles import Devices, EdgeSetting, Guess, Solved
 from hflray.allocation.kernels.edge import BISECTED, attempt_edge, newton, solve_edge
 from hflray.allocation.kernels.lanes import fill, scratch_for
-from hflray.allocation.kernels.terms import invert_slope, log_1p, slack
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
@@ -29,7 +27,7 @@ def test_bisection_finds_the_same_optimum_as_newton():
             continue
         x, y = np.empty(n), np.empty(n)
         devices = Devices(problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
-        setting = Setting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
+        setting = EdgeSetting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
         price, deadline = bisect_edge(devices, setting, x, y)
         solution, _ = solve_all([problem])
         assert price == pytest.approx(solution.unknowns.log_bandwidth_price[0], abs=1e-6)
@@ -48,7 +46,7 @@ def test_an_edge_on_which_newtons_method_fails_is_bisected():
     problem = random_edge(np.random.default_rng(8), max_devices=25)
     n = len(problem.members)
     devices = Devices(problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
-    setting = Setting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
+    setting = EdgeSetting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
     x, y, scratch, cold = np.full(n, 7.0), np.full(n, 7.0), scratch_for(n), Guess(0.0, 0.0, False)
     attempted = attempt_edge(devices, setting, x, y, cold, -1.0, scratch)
     assert attempted.residual == math.inf
@@ -64,8 +62,8 @@ def test_a_round_in_one_call_leaves_a_failure_to_the_steps_in_numpy(monkeypatch)
     round_ = (fleet, Workload(model_bits=BITS), np.arange(6), np.arange(6) % 2)
     expected = allocate_round(*round_)
     failed = Solved(0.0, 0.0, math.inf, 1, 0.0)
-    monkeypatch.setattr(onecall, "attempt_edge", lambda *arguments: failed)
-    monkeypatch.setattr(newton_module, "allocate_in_one_call", onecall.allocate_in_one_call.py_func)
+    monkeypatch.setattr(newton_module, "attempt_edge", lambda *arguments: failed)
+    monkeypatch.setattr(newton_module, "allocate_in_one_call", newton_module.allocate_in_one_call.py_func)
     assert newton_module.allocate_small(*round_) is None
     np.testing.assert_allclose(allocate_round(*round_).bandwidth_hz, expected.bandwidth_hz, rtol=1e-9)
 

@@ -9,11 +9,11 @@ import numba
 import numpy as np
 import pytest
 
-from hflray.allocation.kernels import blocks, lanes
-from hflray.allocation.kernels.bundles import Devices, Setting
+from hflray.allocation.kernels import lanes
+from hflray.allocation.kernels.bisection import LN2
+from hflray.allocation.kernels.bisection import slack as branching_slack
+from hflray.allocation.kernels.bundles import Devices, EdgeSetting
 from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, copy_unknowns, fill, scratch_for
-from hflray.allocation.kernels.terms import LN2
-from hflray.allocation.kernels.terms import slack as branching_slack
 
 EPS = np.finfo(np.float64).eps
 
@@ -57,7 +57,7 @@ def test_nan_gives_nan():
 def test_slack_without_a_branch_agrees_with_slack():
     for ratio in (1e-9, 9.9e-3, 1.01e-2, 0.5, 3.0, 1e9):
         lg, q = math.log1p(ratio), ratio / (1 + ratio)
-        assert blocks.slack(ratio, lg, q) == pytest.approx(branching_slack(ratio, lg, q), rel=1e-14)
+        assert lanes.branchless_slack(ratio, lg, q) == pytest.approx(branching_slack(ratio, lg, q), rel=1e-14)
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 23])
@@ -82,7 +82,7 @@ def test_the_cost_of_an_edge_agrees_with_the_cost_by_hand():
     devices = Devices(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]))
     fill(devices, *np.zeros((2, n)), work)
     work[lanes.B : lanes.B + LANES], work[lanes.F : lanes.F + LANES] = 1.0, 4.0
-    energy, delay = blocks.iteration_cost(n, work, Setting(4.0, 1.0, bits, alpha), 1.0)
+    energy, delay = lanes.iteration_cost(n, work, EdgeSetting(4.0, 1.0, bits, alpha), 1.0)
     assert (energy, delay) == pytest.approx((1 * 3 + 0.25 * 4 * 16 + 3 * 3 + 0.25 * 8 * 4, max(3 + 1, 3 + 4)))
 
 
@@ -92,7 +92,7 @@ def test_an_evaluation_is_vector_code():
 
     @numba.njit
     def once(block, price):
-        blocks.evaluate(block, price, 0.0, LN2, math.log(LN2), 1.0, 0.0)
+        lanes.evaluate(block, price, 0.0, LN2, math.log(LN2), 1.0, 0.0)
 
     once(np.ones(BLOCK), 0.0)
     code = next(iter(once.inspect_asm().values()))

@@ -1,11 +1,11 @@
-"""hflray.assignment.sticky: devices that keep their first edge."""
+"""Devices that keep their first edge (`assignment.once`)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hflray.assignment.sticky import assign_the_rest, reachable
+from hflray.assignment import assign_the_rest, reachable
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.support import checkpoint

@@ -22,12 +22,12 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bundles import Devices, Edges, Priced, Setting
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Priced
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.joint import find_weight, new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import SLOPE, WEIGHT, State, list_members, solve_members
+from hflray.assignment.state import NOWHERE, SLOPE, WEIGHT, State, assign_move, list_members, solve_members
 from hflray.support.arrays import FloatArray, IntArray
 
 TOL = 1e-10  # largest KKT residual of every edge's solution
@@ -217,7 +217,10 @@ def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float
         return problem.weight
     index, target = slice(h, h + 1), math.log(remaining / problem.iterations)
     devices = Devices(problem.snr[m][index], problem.cycles[index], problem.power[index], problem.cap[index])
-    setting, blank = Setting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha), Priced(0.0, 0.0, 0.0, 0.0, 0.0, 0)
+    setting, blank = (
+        EdgeSetting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha),
+        Priced(0.0, 0.0, 0.0, 0.0, 0.0, 0),
+    )
     top, x, y = math.log(problem.weight), np.zeros(1), np.zeros(1)
     solution = find_weight(devices, setting, x, y, blank, target, top, 1e-9, scratch_for(1))
     return math.exp(solution.log_weight)
@@ -234,12 +237,23 @@ def join_edge(problem: RoundProblem, state: State, trial: State, h: int, m: int,
 
 
 @kernel
-def keep_if_better(problem: RoundProblem, state: State, trial: State, m: int, k: int, enough: float) -> float:
-    """Solve `trial`, which differs from `state` at edges m and k, and copy it to `state` if it costs below `enough`.
+def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, k: int, enough: float) -> float:
+    """Make the move (a, b, k) (`hflray.assignment.state`) if that brings the joint objective below `enough`.
+
+    `trial` is scratch, a state of the same size.
 
     Returns:
-        The joint objective of `trial`, which `state` then holds; inf if it was not copied.
+        The joint objective after the move, which `state` then holds; inf if the move was not made.
     """
+    m, exchange = state.assignment[a], b != a and state.assignment[b] != NOWHERE
+    copy_state(state, trial)
+    assign_move(trial.assignment, a, b, k)
+    if exchange or k == m:  # each starts from the other's values
+        trial.solved.x[b], trial.solved.y[b] = state.solved.x[a], state.solved.y[a]
+        if exchange:
+            trial.solved.x[a], trial.solved.y[a] = state.solved.x[b], state.solved.y[b]
+    else:
+        join_edge(problem, state, trial, b, m, k)
     for edge in (m, k):
         list_members(trial, edge)
         solve_members(problem, trial, edge, True, TOL)
@@ -250,25 +264,3 @@ def keep_if_better(problem: RoundProblem, state: State, trial: State, m: int, k:
     for edge in (m, k):
         list_members(state, edge)
     return float(upper)
-
-
-@kernel
-def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, exchange: bool, enough: float) -> float:
-    """Transfer device a to edge b, or exchange devices a and b, if that brings the joint objective below `enough`.
-
-    `trial` is scratch, a state of the same size.
-
-    Returns:
-        The joint objective after the move, which `state` then holds; inf if the move was not made.
-    """
-    m = state.assignment[a]
-    k = state.assignment[b] if exchange else b
-    copy_state(state, trial)
-    trial.assignment[a] = k
-    if exchange:
-        trial.assignment[b] = m
-        for one, other in ((a, b), (b, a)):  # each starts from the other's values
-            trial.solved.x[one], trial.solved.y[one] = state.solved.x[other], state.solved.y[other]
-    else:
-        join_edge(problem, state, trial, a, m, k)
-    return keep_if_better(problem, state, trial, m, k, enough)
