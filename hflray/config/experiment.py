@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from hflray import metrics
 from hflray.config.base import Named, Section
@@ -152,6 +152,12 @@ class ExperimentConfig(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a section that came later and is off, so that hashes of configurations stay what they were."""
+        written: dict[str, Any] = handler(self)
+        return {name: section for name, section in written.items() if name != "tree" or section}
 
     def _of_the_tree(self) -> Iterator[str]:
         """Yield what is not defined with regions, or without a cloud."""

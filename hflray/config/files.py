@@ -210,16 +210,16 @@ def changed_settings(
     """
     new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
     changed = {}
-    for key in new:
+    for key in {**new, **old}:  # a level that is off is in neither
         # Of two functions with one name, the second would go on under the name of the first.
         renamed = key != "target.metric" or config.target.name != saved.target.name
         free = renamed and any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
-        if new[key] == old.get(key) or free:
+        if new.get(key) == old.get(key) or free:
             continue
         if key not in may_change:
             raise ConfigError(
-                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new[key]!r}; "
+                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new.get(key)!r}; "
                 "resume with the same configuration, or start anew"
             )
-        changed[key] = [old.get(key), new[key]]
+        changed[key] = [old.get(key), new.get(key)]
     return changed
