@@ -137,7 +137,7 @@ def test_a_process_stays_below_a_gigabyte(root: Path, attack: str) -> None:
     code = (
         "import re, sys; from hflray.command.cli import app; from hflray.support.terminal.app import exit_code\n"
         "code = exit_code(app, sys.argv[1:], 'hflray')\n"
-        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"  # ru_maxrss has the parent's, too
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"  # and not the parent's
         "sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=WITHIN_S)
