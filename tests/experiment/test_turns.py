@@ -166,13 +166,15 @@ def test_the_model_is_that_of_updates_mixed_by_hand(equal: bool, monkeypatch: py
         record = experiment.run_round()
         task = experiment._task(record.plan, False)
         host = DeviceHost(experiment.job(), experiment.scenario.device_data())
-        for turn_task in task.turns:
-            samples = int(experiment.scenario.fleet.samples[turn_task.devices].sum())
+        turns = [update.turn for update in task.played.updates]
+        for turn in turns:
+            devices = turn.happens.devices
+            samples = int(experiment.scenario.fleet.samples[devices].sum())
             bits = fraction_bits(samples)
-            fetched = models[turn_task.source].astype(np.float32)
-            (part,) = exact_sums(host, task_of(1, turn_task.first, bits, [tuple(turn_task.devices.tolist())]), fetched)
+            fetched = models[turn.position].astype(np.float32)
+            (part,) = exact_sums(host, task_of(1, turn.first, bits, [tuple(devices.tolist())]), fetched)
             models.append(0.5 * models[-1] + 0.5 * mean(part, samples, bits))
-        assert {turn_task.source for turn_task in task.turns} == ({0} if equal else {0, 1, 2})
+        assert {turn.position for turn in turns} == ({0} if equal else {0, 1, 2})
         np.testing.assert_allclose(experiment.global_model, models[-1], atol=1e-6)
 
 
@@ -333,15 +335,15 @@ def test_the_models_are_those_mixed_by_hand(cloud: str) -> None:
             record = experiment.run_round()
             task = experiment._task(record.plan, False)
             edges, first = {}, len(history) - 1
-            for number, turn in enumerate(task.turns):
-                source = turn.source
-                if source is not None:
-                    begun = history[first + source] if cloud == "fedasync" else model
+            for number, update in enumerate(task.played.updates):
+                turn = update.turn
+                if turn.round == index:
+                    begun = history[first + turn.position] if cloud == "fedasync" else model
                 else:
                     begun = fetched[turn.edge]
-                versions[turn.edge, turn.version] = begun
-                version = turn.version
-                for mix in turn.mixes:
+                versions[turn.edge, turn.fetched] = begun
+                version = turn.fetched
+                for mix in turn.mixed:
                     device, count = mix.arrival.device, int(samples[mix.arrival.device])
                     bits = fraction_bits(count)
                     start = versions[turn.edge, mix.arrival.version].astype(np.float32)
@@ -354,14 +356,14 @@ def test_the_models_are_those_mixed_by_hand(cloud: str) -> None:
                     version += 1
                 edges[number] = versions[turn.edge, version]
                 if cloud == "fedasync":
-                    history.append((1 - turn.share) * history[-1] + turn.share * edges[number])
+                    history.append((1 - update.share) * history[-1] + update.share * edges[number])
             if cloud == "fedasync":
                 model, fetched = history[-1], {
-                    edge: history[first + source] if source is not None else fetched[edge]
-                    for edge, source in task.under_way.items()
+                    turn.edge: history[first + turn.position] if turn.round == index else fetched[turn.edge]
+                    for turn in task.played.after.turns
                 }  # fmt: skip
             else:
-                model = sum(turn.share * edges[number] for number, turn in enumerate(task.turns))
+                model = sum(update.share * edges[number] for number, update in enumerate(task.played.updates))
             np.testing.assert_allclose(experiment.global_model, model, atol=1e-6)
         assert stale > 0
         assert carried > 0

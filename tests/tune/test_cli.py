@@ -202,7 +202,7 @@ MISTAKES = [  # one of each place that finds some; tests/config, tests/data, tes
     (("--set", "data.name=small.npz"), ("16",)),
     (("--set", "data.name=cut.npz"), ("cut.npz",)),
     (("--set", "target.metric=own.py:f"), ("target.metric: own.py:f fails (own.py:2: AttributeError",)),
-    (("--set", "world.edge_failure.trace=trace.csv"), ("line 2: edge 3 does not exist", "0 to 2")),
+    (("--set", "world.edge_failure.trace=trace.csv"), ("row 2, column edge: got '3'", "0 to 2")),
     (("--set", "tune.population={}"), ("tune.samples: got 1", "at least 2")),
     (("--set", "tune.stop={acuracy: 0.5}"), ("acuracy", "'accuracy'")),
     (("list.yaml",), ("mapping",)),
