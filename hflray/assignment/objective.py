@@ -208,8 +208,10 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
 @kernel
 def assigned_objective(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
     """Return Σ E_m + λT, J, of edges with E_m, (M,), J, and T_m, (M,), s, under `assignment`, (H,)."""
+    if not problem.mean:
+        return float(energy.sum() + problem.weight * delay.max())
     size = np.bincount(assignment, minlength=len(energy))
-    return float(energy.sum() + problem.weight * weighed_delay(problem.mean, delay, size))
+    return float(energy.sum() + problem.weight * weighed_delay(True, delay, size))
 
 
 @kernel

@@ -137,7 +137,6 @@ class ExperimentConfig(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     fleet: FleetConfig = FleetConfig()
-    tree: TreeConfig = TreeConfig()
     cost: CostConfig = CostConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     assignment: AssignmentConfig = AssignmentConfig()
@@ -150,6 +149,7 @@ class ExperimentConfig(Section):
     aggregation: AggregationConfig = AggregationConfig()
     compression: CompressionConfig = CompressionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    tree: TreeConfig = TreeConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 

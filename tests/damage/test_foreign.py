@@ -297,6 +297,7 @@ OTHER_DOORS = {
     ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",
     ("support/reader.py", "fit"): "a schema, which names nothing",
     ("reproduction/protocol.py", "read"): "the user's own claims, which name no code",
+    ("config/fleet_table.py", "pinned_options"): "options of a section, whose names are pinned before a file is read",
 }
 
 

@@ -20,7 +20,7 @@ FUNCTIONS = {
 SAFE_LOADERS = ("_StrictLoader", "yaml.SafeLoader", "LOADER")  # a test says that the first and the last are
 # The only uses, each with the reason why it is safe.
 ALLOWED = {
-    ("rl/resumable.py", "restore_from_path"): "hflray's own method, which reads safetensors and JSON",
+    ("rl/session.py", "restore_from_path"): "hflray's own method, which reads safetensors and JSON",
     ("tune/trial.py", "cloudpickle"): "it says that a user's class is sent as its text, and loads nothing",
 }
 
