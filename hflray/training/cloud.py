@@ -73,9 +73,9 @@ class Merge:
     rate: float
     extra_bits: int
     share: float
-    shares: tuple[tuple[int, float], ...]
-    buffers: bool
-    steps: bool
+    shares: tuple[tuple[int, float], ...] = ()
+    buffers: bool = False
+    steps: bool = True
 
 
 def towards(model: FloatVector, arriving: FloatVector, share: float) -> FloatArray:

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from hflray.training import session
-from hflray.training.session import MARK, MAX_ENDED_FOLDERS, Session, own, remove, remove_ended
+from hflray.training.session import MARK, MAX_ENDED_FOLDERS, Session, remove, remove_ended, take_over
 
 
 def make(root: Path, number: int, marked: bool = True) -> Path:
@@ -44,7 +44,7 @@ def test_the_folder_is_removed_after_ray_has_ended_and_links_to_it_too(tmp_path)
 
 @pytest.mark.parametrize("traceback", [False, True])
 def test_the_folder_stays_after_a_failure(tmp_path, monkeypatch: pytest.MonkeyPatch, traceback: bool) -> None:
-    own(make(tmp_path, 1, marked=False), lambda: None)
+    take_over(make(tmp_path, 1, marked=False), lambda: None)
     if traceback:
         monkeypatch.setattr(sys, "last_value", ValueError("x"), raising=False)
     else:
@@ -77,8 +77,8 @@ def test_a_part_that_cannot_be_removed_leaves_the_mark_for_later(tmp_path, monke
 def test_a_second_ray_of_the_process_ends_the_folder_of_the_first(tmp_path) -> None:
     first, second = make(tmp_path, 1, marked=False), make(tmp_path, 2, marked=False)
     ends: list[str] = []
-    own(first, lambda: ends.append("first"))
-    own(second, lambda: ends.append("second"))
+    take_over(first, lambda: ends.append("first"))
+    take_over(second, lambda: ends.append("second"))
     assert [path.name for path in tmp_path.iterdir()] == [second.name]
     assert ends == []  # to end the first now would end the second
     session._close()

@@ -214,7 +214,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     monkeypatch.setattr(services, "node_ip_address_from_perspective", lambda address: "192.0.2.1")
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(start.session, "own", lambda folder, end: None)
+    monkeypatch.setattr(start.session, "take_over", lambda folder, end: None)
     monkeypatch.setattr(start, "make_token", lambda: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: recorded[-1]["takes"])
