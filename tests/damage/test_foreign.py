@@ -153,7 +153,8 @@ def observed(work: Path, *commands: list[str]) -> dict[str, Any]:
         (work / name).mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (work / "cache" / "numba").symlink_to(kernels().name)
-    env = os.environ | {
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}  # a Ray of other tests
+    env = ours | {
         "TMPDIR": str(work / "tmp"), "XDG_CACHE_HOME": str(work / "cache"), "MPLCONFIGDIR": str(work / "cache" / "mpl"),
         "NUMBA_CACHE_DIR": str(work / "cache" / "numba"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
