@@ -126,7 +126,7 @@ def long_files(files: dict[str, str]) -> list[str]:
 # Words that are neither nouns nor verbs of the field. A reader of a name among them has to guess what it holds.
 NO_NAMES = {
     "found", "known", "there", "told", "said", "theirs", "mine", "asked", "kept", "them", "what", "others", "these",
-    "those", "here", "given", "wanted", "seen", "some",
+    "those", "here", "given", "wanted", "seen", "some", "each", "one", "own",
 }  # fmt: skip
 
 
@@ -240,6 +240,15 @@ def test_a_bare_write_is_reported(source):
 
 def test_names_say_what_they_hold():
     assert vague_names(sources("hflray")) == []
+
+
+def test_no_class_name_stands_for_two_things():
+    places: dict[str, list[str]] = {}
+    for path, source in sources("hflray").items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 def test_a_vague_name_is_reported():

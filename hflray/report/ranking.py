@@ -38,7 +38,7 @@ QUANTITIES = {
     "E + λT": (metrics.OBJECTIVE_TO_TARGET, metrics.TOTAL_OBJECTIVE),
 }
 NAME = "scheduling.name"
-OWN = (NAME, OPTIONS)
+PART = (NAME, OPTIONS)
 ASSIGNER = "assignment."
 
 Assigner = tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ def fields(runs: Sequence[RunRecord], reference: str = REFERENCE) -> dict[str, d
     contestant's name is its scheduler's with its options. Deployments of the edges count as assigners do.
     """
     used = [run for run in runs if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search")]
-    shared = [key for key in differing(used) if not key.startswith((*OWN, ASSIGNER))]
+    shared = [key for key in differing(used) if not key.startswith((*PART, ASSIGNER))]
     options = dict.fromkeys(key for run in used for key in run.settings if key.startswith(OPTIONS))
     names = label_each(used, [NAME, *options])
     contestant = {id(run): name for run, name in zip(used, names, strict=True)}

@@ -25,7 +25,7 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 # Keys of options may be swept one by one.
 FREE = r"^((scheduling|assignment|learning\.teacher|model|world\.[a-z]+)\.options|data\.partition_options)\.."
 # The name of a metric of the user's own.
-OWN: dict[str, Any] = {"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$", "not": {"enum": sorted(metrics.AT_THE_END)}}
+USERS_NAME: dict[str, Any] = {"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$", "not": {"enum": sorted(metrics.AT_THE_END)}}
 
 Schema = dict[str, Any]
 
@@ -45,9 +45,12 @@ def sweep_schema() -> Schema:
             setting["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
             del setting["type"]
     for section in ("EarlyStoppingConfig", "PopulationConfig"):
-        models[section]["properties"]["metric"]["anyOf"] = [{"enum": sorted(EACH_ROUND)}, OWN]
-    models["SearchConfig"]["properties"]["metric"]["anyOf"] = [{"enum": sorted(EACH_ROUND + metrics.AT_THE_END)}, OWN]
-    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"anyOf": [{"enum": sorted(EACH_ROUND)}, OWN]}
+        models[section]["properties"]["metric"]["anyOf"] = [{"enum": sorted(EACH_ROUND)}, USERS_NAME]
+    models["SearchConfig"]["properties"]["metric"]["anyOf"] = [
+        {"enum": sorted(EACH_ROUND + metrics.AT_THE_END)},
+        USERS_NAME,
+    ]
+    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"anyOf": [{"enum": sorted(EACH_ROUND)}, USERS_NAME]}
     models["ClockConfig"]["properties"]["edge"] = {
         "anyOf": [{"$ref": "#/$defs/EdgeClockConfig"}, {"enum": ["all", None]}]
     }

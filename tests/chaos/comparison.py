@@ -142,6 +142,7 @@ def differences(
     store: Path | None = None,
     place: str | None = None,
     name: str = NAME,
+    made_again: bool = False,
 ) -> list[str]:
     """Return a line for everything that is lost, doubled or another value; an empty list if there is nothing.
 
@@ -152,6 +153,7 @@ def differences(
         store: the folder of the artifacts of an MLflow server; None if the driver has written them itself.
         place: where the checkpoints are; None if they are among the results.
         name: the name of the sweep.
+        made_again: whether rounds that were sent may have been made again, in other measured times (``wall/…``).
     """
     folders = sorted(path.parent for path in results.glob(f"{name}-*/sweep.json"))
     if len(folders) != 1:
@@ -173,9 +175,11 @@ def differences(
         if not any("end" in entry for entry in journals.get(trial, [])[-1:]):
             lines.append(f"{trial}: journal: the last line is not the end")
         values = {int(entry["round"]): entry["metrics"] for entry in rounds}
+        if made_again:
+            values = {number: _without_times(of_round) for number, of_round in values.items()}
         if trial in runs:
-            lines += [f"{trial}: MLflow: {line}" for line in _against_journal(runs[trial], values, store)]
-        lines += [f"{trial}: CSV: {line}" for line in _csv(folder / "csv" / f"{trial}.csv", values)]
+            lines += [f"{trial}: MLflow: {line}" for line in _against_journal(runs[trial], values, store, made_again)]
+        lines += [f"{trial}: CSV: {line}" for line in _csv(folder / "csv" / f"{trial}.csv", values, made_again)]
         model = final_model(place or folder, trial, len(expected))
         if model != reference.models[trial]:
             lines.append(f"{trial}: the final model is {model}, not {reference.models[trial]}")
@@ -210,17 +214,25 @@ def _counts(numbers: list[str], expected: list[str]) -> list[str]:
     return lines
 
 
-def _against_journal(runs: list[LoggedRun], journal: dict[int, dict[str, float]], store: Path | None) -> list[str]:
+def _without_times(values: dict[str, float]) -> dict[str, float]:
+    """Return values without those that are measured."""
+    return {name: value for name, value in values.items() if not name.startswith("wall/")}
+
+
+def _against_journal(
+    runs: list[LoggedRun], journal: dict[int, dict[str, float]], store: Path | None, made_again: bool
+) -> list[str]:
     if len(runs) > 1:
         return [f"{len(runs)} runs instead of one"]
     (run,) = runs
     lines = [] if run.status == "FINISHED" else [f"the run is {run.status}"]
     expected = {(name, number): value for number, values in journal.items() for name, value in values.items()}
-    count = Counter((name, step) for name, step, _ in run.metrics)
+    logged = [row for row in run.metrics if not (made_again and row[0].startswith("wall/"))]
+    count = Counter((name, step) for name, step, _ in logged)
     lines += [f"{name} of round {step} is there {times} times" for (name, step), times in count.items() if times > 1]
     lines += [f"{name} of round {step} is lost" for name, step in expected if (name, step) not in count]
     lines += [f"{name} of round {step} is not in the journal" for name, step in count if (name, step) not in expected]
-    for name, step, value in run.metrics:
+    for name, step, value in logged:
         if (name, step) in expected and value != expected[name, step]:
             lines.append(f"{name} of round {step} is {value}, not {expected[name, step]}")
     folder = Path(run.artifacts.removeprefix("file://"))
@@ -245,15 +257,15 @@ def _cut_artifacts(folder: Path, rounds: int) -> list[str]:
     return lines
 
 
-def _csv(path: Path, journal: dict[int, dict[str, float]]) -> list[str]:
+def _csv(path: Path, journal: dict[int, dict[str, float]], made_again: bool) -> list[str]:
     if not path.exists():
         return ["there is no file"]
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     lines = _counts([row["round"] for row in rows], [str(number) for number in journal])
     for row in rows if not lines else []:
-        own = {name: float(text) for name, text in row.items() if name != "round" and text}
-        if own != journal[int(row["round"])]:
+        logged = {name: float(text) for name, text in row.items() if name != "round" and text}
+        if (_without_times(logged) if made_again else logged) != journal[int(row["round"])]:
             lines.append(f"round {row['round']} has other values than the journal")
     return _shortened(lines)
 

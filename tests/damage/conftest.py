@@ -74,7 +74,7 @@ class Interrupted:
         are not, because nothing needs them any more.
         """
         database = Path(SweepFolder.load(self.folder).uri.removeprefix("sqlite:///"))
-        lines = differences(self.results, self.reference, database, name="mended")
+        lines = differences(self.results, self.reference, database, name="mended", made_again=True)
         without = (": CSV:", f"{ENDED}: the final model", *(() if tracked else ("MLflow",)))
         assert [line for line in lines if not any(words in line for words in without)] == []
 

@@ -230,8 +230,11 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "mtgc devices": ("training.rule={name: mtgc, options: {corrections: devices}}",),
         "median": ("aggregation.edge.name=median",),
         "trimmed_mean": ("aggregation.edge.name=trimmed_mean", "aggregation.cloud.name=fedavgm", *RAY),
-        "krum": ("aggregation.edge={name: krum, options: {f: 0}}", "fleet.num_edges=2"),
-        "multi_krum": ("aggregation.edge={name: multi_krum, options: {f: 0}}", "aggregation.cloud.name=fedyogi"),
+        "krum": ("aggregation.edge={name: krum, options: {f: 0}}", "fleet.num_edges=2", "assignment.name=even_gain"),
+        "multi_krum": (
+            "aggregation.edge={name: multi_krum, options: {f: 0}}", "aggregation.cloud.name=fedyogi",
+            "fleet.num_edges=2", "assignment.name=even_gain",
+        ),
         "geometric_median": ("aggregation.edge.name=geometric_median", "aggregation.cloud.name=fedadagrad"),
         "qsgd": ("compression.device.name=qsgd", "compression.edge.name=qsgd"),
         "sign": ("compression.device.name=sign", "compression.edge.name=sign", *RAY),

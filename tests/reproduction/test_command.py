@@ -183,6 +183,7 @@ def test_a_form_without_exhibits_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a thousand fleets
 def test_a_paper_is_repeated_in_full(tmp_path: Path) -> None:
     """TSDP by the real command, twice: the second time nothing runs."""
     words = [sys.executable, "-m", "hflray", "reproduce", "tsdp", "--results", str(tmp_path)]
