@@ -25,7 +25,7 @@ from hflray.support.glossary import Metric as Metric
 from hflray.support.glossary import Table as Table
 from hflray.support.glossary import enough_digits as enough_digits
 
-SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model
+SENT = ("device_bits", "edge_bits", "region_bits")  # what is sent on each hop, where this is not a whole model
 # The other columns of a run's table of rounds (`hflray.tracking.RunTables`).
 COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
 

@@ -159,6 +159,11 @@ class ExperimentConfig(Section):
         written: dict[str, Any] = handler(self)
         return {name: section for name, section in written.items() if name != "tree" or section}
 
+    @property
+    def round_iterations(self) -> int:
+        """The edge iterations of a round: Q, or with regions Q times their iterations."""
+        return self.training.edge_iterations * self.tree.iterations
+
     def _of_the_tree(self) -> Iterator[str]:
         """Yield what is not defined with regions, or without a cloud."""
         region, gossip = self.tree.region, self.tree.gossip

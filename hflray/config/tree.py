@@ -70,7 +70,12 @@ class TreeConfig(Section):
 
     @property
     def label(self) -> str:
-        """The tree in words."""
-        if self.gossip is not None:
-            return f"gossip, {self.gossip.graph}"
-        return "edges, cloud" if self.region is None else f"edges, {self.region.count} regions, cloud"
+        """The tree in words, with every setting that is not at its default; empty: the cloud alone."""
+        if self.region is not None:
+            changed = self.region.model_dump(exclude_defaults=True, exclude={"count"})
+            words = f"{self.region.count} regions"
+        elif self.gossip is not None:
+            changed, words = self.gossip.model_dump(exclude_defaults=True), "gossip"
+        else:
+            return ""
+        return ", ".join([words, *(f"{key} {value}" for key, value in changed.items())])

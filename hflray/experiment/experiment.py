@@ -216,13 +216,13 @@ class Experiment:
         """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
-        edge_iterations = self._config.training.edge_iterations * self._config.tree.iterations
-        device_bits = method.device_bits(sizes, statistics, edge_iterations)
+        device_bits = method.device_bits(sizes, statistics, self._config.round_iterations)
         sent = device_bits, method.edge_bits(sizes, statistics), method.region_bits(sizes, statistics)
         self._check_memory(sum(sizes))
         work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
         work = work.with_masks(self._config)
-        self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
+        bits = work.device_bits, work.edge_bits, *([work.region_bits] if self._config.tree.region else [])
+        self._sent_bits = None if work == whole else bits
         return work
 
     def _check_memory(self, size: int) -> None:
@@ -485,7 +485,7 @@ class Experiment:
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
         saved = validate_stored(ExperimentConfig, state["config"], "state", goes_on=True)
-        check_revision(self.backend.method, state.get("rule_revision", 1), saved.training.edge_iterations)
+        check_revision(self.backend.method, state.get("rule_revision", 1), saved.round_iterations)
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
         changed = changed_settings(self.config, saved, may_change)
         model = np.array(state["global_model"], dtype=np.float32)

@@ -71,7 +71,8 @@ class RoundRecord:
         deviates: whether a setting of ``clock`` or ``world`` is on, so that a round may go otherwise than planned; only
             then the timeline and its metrics are logged.
         conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
-        sent_bits: what a device and an edge send, bits, if one of them does not send a whole model.
+        sent_bits: what a device, an edge and a region, if there are any, send, bits, if one of them does not send a
+            whole model.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
 
@@ -99,7 +100,7 @@ class RoundRecord:
     edge_iterations: int = 1
     metric: str = metrics.ACCURACY
     conditions: dict[str, float] = field(default_factory=dict)
-    sent_bits: tuple[float, float] | None = None
+    sent_bits: tuple[float, ...] | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -222,12 +223,12 @@ class RoundRecord:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
 
         The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
-        so it is one of them. Where devices or edges do not send whole models, both of their sizes are. Where polls
+        so it is one of them. Where not all send whole models, the size of each hop is. Where polls
         drain batteries, the polled devices are another.
         """
         more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
         if self.sent_bits is not None:
-            more["device_bits"], more["edge_bits"] = self.sent_bits
+            more |= dict(zip(metrics.SENT, self.sent_bits, strict=False))  # regions are not in every tree
         if self.polled is not None:
             more["polled"] = self.polled.tolist()
         return {

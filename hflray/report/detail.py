@@ -24,7 +24,7 @@ from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig, ExperimentConfig
-from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
+from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, message_bits, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import unpacked
 from hflray.experiment.turns import PlannedTurns
@@ -156,15 +156,16 @@ class Replay:
     @cached_property
     def work(self) -> Workload:
         """The workload. Sizes that are logged are used; else, where ``cost.model_kb`` is null, z is recovered from the
-        logged messages, (H·Q + M)·z.
+        logged messages, which are in proportion to it.
         """
         config, first = self.run.config, self.run.rounds.iloc[0]
         if "device_bits" in first:
-            device_bits, edge_bits = (float(first[name]) for name in metrics.SENT)
-            return replace(Workload.of(config, 1.0), device_bits=device_bits, edge_bits=edge_bits)
+            sizes: dict[str, Any] = {name: float(first[name]) for name in metrics.SENT if name in first}
+            return replace(Workload.of(config, 1.0), **sizes)
         if "model_bits" in first:
             return Workload.of(config, model_bits=float(first["model_bits"]))
-        models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
+        of_one_bit = replace(Workload.of(config, 1.0), device_bits=1.0, edge_bits=1.0, region_bits=1.0)
+        models = message_bits(len(first["devices"]), self.fleet, of_one_bit)
         return Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models)
 
     @property
@@ -443,7 +444,7 @@ def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = Mappi
     if [section.name for section in names] != ["sgd", "mean", "mean", "none", "none"]:
         lines.append(f"trained by {rule}, combined by {edge} at edges and by {cloud} at the cloud")
     if metrics.SENT[0] in row and np.isfinite(row[metrics.SENT[0]]):
-        up, hop_up = (f"{row[name] / 1e3:,.1f} kbit" for name in metrics.SENT)
+        up, hop_up = (f"{row[name] / 1e3:,.1f} kbit" for name in metrics.SENT[:2])
         lines.append(
             f"a device sends {up} in an edge iteration (compressor {device}), an edge {hop_up} (compressor {hop})"
         )

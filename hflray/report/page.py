@@ -125,7 +125,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "name": run.name,
         "label": label,
         "logged": len(replay.numbers),
-        "Q": config.training.edge_iterations,
+        "Q": config.round_iterations,
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name, run.labels),
         "assigner": pretty(config.assignment.name, run.labels),
@@ -262,7 +262,7 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
 
 def _rows(run: RunRecord) -> int:
     """Return how many rows a round's details are worth: one for each device, and a third for each of a timeline."""
-    iterations = run.config.training.edge_iterations if metrics.ROUND_WASTED_J in run.rounds else 0
+    iterations = run.config.round_iterations if metrics.ROUND_WASTED_J in run.rounds else 0
     return int(run.config.scheduling.num_scheduled * (1 + iterations / 3))
 
 

@@ -43,6 +43,18 @@ MOST_EDGES = 127  # because labels are int8
 LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor", "name", "options")
 
 
+def refuse_tree(config: ExperimentConfig) -> None:
+    """Raise ConfigError if a policy would be trained with a tree, which the fleets of its training do not have.
+
+    A trained policy may be used with any tree.
+    """
+    if config.tree.label:
+        raise ConfigError(
+            f"tree: got {config.tree.label} for the training of a policy, whose fleets have the cloud alone above "
+            "their edges; accepted: no tree; leave it out"
+        )
+
+
 @dataclass(frozen=True)
 class FleetSpec:
     """The specification of a set of random fleets and of the teacher that solves them.
@@ -114,8 +126,9 @@ class FleetSpec:
         """Return the specification of a configuration's fleets.
 
         Raises:
-            ConfigError: see `hflray.experiment.study.sized_by_data`.
+            ConfigError: see `hflray.experiment.study.sized_by_data` and `refuse_tree`.
         """
+        refuse_tree(config)
         config = sized_by_data(config)
         learning = config.learning
         teacher_settings = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}

@@ -162,12 +162,12 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials, c
     rates: dict[DataKey, float] = {}
     work_s = 0.0
     for trial in trials:
-        config, training = trial.config, trial.config.training
+        config = trial.config
         key = data_key(config)
         if key not in rates:
             scenario = Scenario.build(config, dataset=checked.datasets[key], fleets=checked.fleets)
             rates[key] = _samples_per_second(config, scenario)
-        passes = training.local_iterations * training.edge_iterations * checked.samples[trial.name]
+        passes = config.training.local_iterations * config.round_iterations * checked.samples[trial.name]
         work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
     pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
     limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]

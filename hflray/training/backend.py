@@ -129,7 +129,7 @@ class Backend:
             device=training.device,
             cuda_graph=training.cuda_graph,
             method=self.method if stream_name == "batches" else Method(),
-            edge_iterations=training.edge_iterations * self._config.tree.iterations,
+            edge_iterations=self._config.round_iterations,
         )
 
     def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
@@ -164,4 +164,4 @@ class Backend:
     def _passes_per_round(self) -> int:
         """Return the sample passes of a round whose devices have the mean number of samples."""
         load: int = math.ceil(self._samples.mean() * self._config.scheduling.num_scheduled)
-        return load * self.training.local_iterations * self.training.edge_iterations * self._config.tree.iterations
+        return load * self.training.local_iterations * self._config.round_iterations
