@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.fleet.tree import CLOUD_ALONE
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
@@ -122,7 +121,7 @@ class Workload:
             region_bits=sent(region_bits),
             region_iterations=config.tree.iterations,
             local_iterations=config.training.local_iterations,
-            edge_iterations=config.training.edge_iterations * config.tree.iterations,
+            edge_iterations=config.round_iterations,
             delay_weight=config.cost.delay_weight,
             minimise=config.minimised,
         )
@@ -317,18 +316,14 @@ def edge_hops(fleet: Fleet, work: Workload, up: BoolArray | None = None) -> tupl
         return gossip_hops(fleet, work.edge_bits, up)
     if regions is None:
         return cloud_hop(fleet, work.edge_bits)
-    rate = rate_bps(np.asarray(regions.bandwidth_hz), regions.edge_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
-    delay_s = work.edge_bits / rate
-    return delay_s, fleet.edge_power_w * delay_s
+    return _sent(fleet, work.edge_bits, regions.bandwidth_hz, regions.edge_gain, fleet.edge_power_w)
 
 
 def region_hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
     """Return what the upload of each region to the cloud takes: s (R,) and J (R,)."""
     regions = fleet.tree.regions
     assert regions is not None
-    hz = np.asarray(fleet.cloud_bandwidth_hz)
-    delay_s = work.region_bits / rate_bps(hz, regions.cloud_gain, regions.power_w, fleet.noise_w_per_hz)
-    return delay_s, regions.power_w * delay_s
+    return _sent(fleet, work.region_bits, fleet.cloud_bandwidth_hz, regions.cloud_gain, regions.power_w)
 
 
 def gossip_hops(fleet: Fleet, edge_bits: float, up: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:
@@ -354,9 +349,15 @@ def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
     """
     for name in ("cloud_gain", "edge_power_w", "cloud_bandwidth_hz", "noise_w_per_hz"):
         _check_above_0(name, np.asarray(getattr(fleet, name)))
-    rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
-    delay_s = edge_bits / rate
-    return delay_s, fleet.edge_power_w * delay_s
+    return _sent(fleet, edge_bits, fleet.cloud_bandwidth_hz, fleet.cloud_gain, fleet.edge_power_w)
+
+
+def _sent(
+    fleet: Fleet, bits: float, bandwidth_hz: float, gain: FloatArray, power_w: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds and joules of the upload of so many bits over each of some links of one bandwidth, (n,) each."""
+    delay_s = upload_delay_s(bits, rate_bps(np.asarray(bandwidth_hz), gain, power_w, fleet.noise_w_per_hz))
+    return delay_s, upload_energy_j(power_w, delay_s)
 
 
 def _check_above_0(name: str, values: FloatArray, *indices: IntArray) -> None:
@@ -389,14 +390,12 @@ def mask_bits(key_bits: float, shares: int) -> float:
 
 def message_bits(num_scheduled: int, fleet: Fleet, work: Workload) -> float:
     """Return a round's bits: Q models per device, and those of every hop above the edges (docs/design.md, D10)."""
+    uploads = num_scheduled * work.edge_iterations
     if not work.cloud_hop:
-        return num_scheduled * work.edge_iterations * work.device_bits
-    sent = sent_above(fleet, work)
-    if (
-        work.device_bits == work.edge_bits and fleet.tree is CLOUD_ALONE
-    ):  # one product, whose last bit is that of the paper's
-        return (num_scheduled * work.edge_iterations + fleet.num_edges) * work.device_bits
-    return num_scheduled * work.edge_iterations * work.device_bits + sent
+        return uploads * work.device_bits
+    if work.device_bits == work.edge_bits and fleet.tree.is_cloud_alone:
+        return (uploads + fleet.num_edges) * work.device_bits  # one product, whose last bit is the paper's
+    return uploads * work.device_bits + sent_above(fleet, work)
 
 
 def sent_above(fleet: Fleet, work: Workload) -> float:

@@ -474,11 +474,16 @@ class _Above:
     def meet(self, now_s: FloatArray) -> FloatArray:
         """Combine the edges of each region; return when each edge goes on, (M,), s."""
         parent, ends_s = self._hops.parent, self._hop(now_s)
-        assert parent is not None
-        region_s = np.zeros(len(self._hops.region_delay_s))
-        np.maximum.at(region_s, parent, ends_s)
+        region_s = self._largest(ends_s)
         self._waited_s += np.where(self.reached[-1], region_s[parent] - ends_s, 0.0)
         return region_s[parent]
+
+    def _largest(self, values: FloatArray) -> FloatArray:
+        """Return the largest value of the edges of each region, (R,), or 0."""
+        assert self._hops.parent is not None
+        largest = np.zeros(len(self._hops.region_delay_s))
+        np.maximum.at(largest, self._hops.parent, values)
+        return largest
 
     def by_region(self, values: FloatArray) -> FloatArray:
         """Return the sums of the edges' values, (M,), by region, (R,)."""
@@ -495,9 +500,8 @@ class _Above:
         self.delay_s = float(ends_s.max())
         if parent is None:
             return
-        np.maximum.at(self.region_made, parent, (self.reached[-1] & self._hops.made).astype(np.float64))
-        region_s = np.zeros(len(self.region_made))
-        np.maximum.at(region_s, parent, ends_s)
+        self.region_made = self._largest((self.reached[-1] & self._hops.made).astype(np.float64))
+        region_s = self._largest(ends_s)
         self.region_delay_s = region_s + self.region_made * self._hops.region_delay_s
         self.delay_s = float(self.region_delay_s.max())
         self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,13 @@ from hflray import Workload, allocate_round, load_config, metrics, round_cost, s
 from hflray.assignment import assign_among, configured_assigner
 from hflray.config import FleetConfig
 from hflray.config.tree import TreeConfig
-from hflray.cost import Schedule, cloud_hop, edge_hops, gossip_hops, hops, rate_bps, region_hops
+from hflray.cost import Schedule, cloud_hop, edge_hops, gossip_hops, hops, message_bits, rate_bps, region_hops
+from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.experiment.study import Instance
 from hflray.report.page import _above
+from hflray.rl.fleets import FleetSpec
+from hflray.rl.ppo import environment
 from hflray.timeline import Durations, Ends, Hops, timeline
 from tests.conftest import small_config
 
@@ -148,7 +153,9 @@ def test_regions_and_edges_have_metrics_of_their_own() -> None:
 
 
 def test_one_level_is_what_it_was() -> None:
-    flat = fleet_of({})
+    flat = pickle.loads(pickle.dumps(fleet_of({})))
+    odd = Workload(model_bits=882.1 * 8192, edge_iterations=5)
+    assert message_bits(3, flat, odd) == (3 * 5 + 4) * odd.device_bits  # to the last bit
     work = Workload(model_bits=1e6, edge_iterations=6)
     np.testing.assert_array_equal(hops(flat, work)[0], cloud_hop(flat, 1e6)[0])
 
@@ -160,3 +167,28 @@ def test_the_map_of_a_report_draws_what_lies_above_the_edges() -> None:
     assert drawn["two"]["names"] == ["region 0", "region 1"]
     assert [drawn[name]["cloud"] for name in ("flat", "two", "ring")] == [True, True, False]
     assert drawn["two"]["x"][2::3] == [None] * 6
+
+
+@pytest.mark.parametrize("tree", ["tree.region={count: 2, iterations: 3}", "tree.gossip={}"])
+def test_a_study_of_assignments_has_the_tree(tree: str) -> None:
+    small = ["fleet.num_devices=12", "fleet.num_edges=4", "scheduling.num_scheduled=6", "assignment.name=local_search"]
+    flat, above = (Instance.of(load_config(None, [*small, *more]), 1) for more in ((), (tree,)))
+    assert not above.fleet.tree.is_cloud_alone
+    np.testing.assert_array_equal(flat.devices, above.devices)
+    np.testing.assert_array_equal(flat.fleet.gain, above.fleet.gain)
+    assert above.work.edge_iterations == flat.work.edge_iterations * above.work.region_iterations
+
+
+@pytest.mark.parametrize("of", [FleetSpec.of, environment])
+def test_the_training_of_a_policy_refuses_a_tree(of) -> None:
+    with pytest.raises(ConfigError, match=r"tree: got 2 regions, iterations 3 for .*accepted: no tree"):
+        of(load_config(None, ["tree.region={count: 2, iterations: 3}"]))
+
+
+@pytest.mark.parametrize("setting", ["tree.region={count: 2}", "tree.gossip={}", "clock.edge=asynchronous"])
+def test_a_level_that_was_on_in_a_saved_run_is_a_difference(setting: str) -> None:
+    plain = small_config("fleet.num_edges=3")
+    with Experiment(small_config("fleet.num_edges=3", setting)) as run:
+        state = run.state_dict()
+    with Experiment(plain) as run, pytest.raises(ConfigError, match="the saved state was made with"):
+        run.load_state_dict(state)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hflray.config import FleetConfig
 from hflray.config.tree import GossipConfig, RegionConfig, TreeConfig
@@ -94,9 +96,15 @@ def metropolis(linked: BoolArray) -> FloatArray:
     return np.asarray(weights + np.diag(1.0 - weights.sum(axis=1)))
 
 
-def mix(weights: FloatArray, models: FloatArray) -> FloatArray:
-    """Return the models of the edges after gossip, W · models, for models (M, P) float64."""
-    return np.asarray(weights @ models)
+def mix(weights: FloatArray, models: Sequence[NDArray[np.floating]]) -> list[FloatArray]:
+    """Return the model of each edge after gossip, Σ_j W_ij w_j, (P,) float64 each, given W, (M, M), and those before.
+
+    The sum is taken in the order of the edges, so that its bits are the same everywhere.
+    """
+    return [
+        functools.reduce(np.add, [row[j] * models[j].astype(np.float64) for j in np.flatnonzero(row).tolist()])
+        for row in weights
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +114,13 @@ class Tree:
     regions: Regions | None = None
     graph: Graph | None = None
 
-    def region_of(self, number: int) -> int | None:
-        """Return the region of the edge with a number; None without regions, or for the number of a region itself."""
-        regions = self.regions
-        return None if regions is None or number >= len(regions.parent) else int(regions.parent[number])
+    @property
+    def is_cloud_alone(self) -> bool:
+        """Whether each edge sends to the cloud."""
+        return self.regions is None and self.graph is None
 
     def take_edges(self, edges: IntArray) -> Tree:
         """Return the tree over these edges only."""
-        if self is CLOUD_ALONE:
-            return self
         return Tree(self.regions and self.regions.take_edges(edges), self.graph and self.graph.take_edges(edges))
 
     @classmethod
@@ -147,7 +153,7 @@ class Tree:
             return cls(regions=_regions(tree.region, config, edge_position_m, rng, parents))
         if tree.gossip is not None:
             return cls(graph=_graph(tree.gossip, config, edge_position_m, rng))
-        return cls()
+        return CLOUD_ALONE
 
 
 def _regions(

@@ -6,7 +6,6 @@ No Ray, no torch. The updates of an asynchronous cloud are those of `hflray.cloc
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from hflray.aggregation import FloatVector, Frame, Mean, Sent, State, SumVector, finished
 from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
+from hflray.fleet.tree import mix
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.exchange import Lifted, Version, add_extra, delivered
@@ -23,7 +23,7 @@ from hflray.training.iterations import Iterations
 from hflray.training.method import Method
 from hflray.training.rules.base import CloudReport, EdgeReport
 from hflray.training.rules.own import at_cloud, vectors_for
-from hflray.training.state import TrainingSetting, TrainingState
+from hflray.training.state import TrainingState
 
 BUFFER, NEWEST = "buffer", "newest."  # names among what the cloud keeps
 
@@ -131,43 +131,34 @@ def combine(
     return replace(before, model=model, residuals=residuals, rule=rule, cloud=cloud)
 
 
-def mix_edges(setting: TrainingSetting, before: TrainingState, models: Mapping[int, FloatVector]) -> TrainingState:
+def mix_edges(iterations: Iterations, before: TrainingState, models: Mapping[int, FloatVector]) -> TrainingState:
     """Return the state after a round without a cloud, in which some edges have sent their models to their neighbours.
 
     The new model of an edge is Σ_j W_ij w_j, in float64 and in the order of the edges, and that of one that is down
     stays. The global model, which nobody trains on, is the mean over all edges.
 
     Args:
-        setting: what is the same in all rounds.
+        iterations: the edge iterations of the round.
         before: the state before it, with what its devices keep now.
         models: the model of each edge that mixes, by edge.
 
     Raises:
         DivergedError: a model is not finite.
     """
-    graph, count = setting.tree.graph, setting.num_edges
+    graph, edges = iterations.setting.tree.graph, range(iterations.setting.num_edges)
     assert graph is not None
-    mixes = np.isin(np.arange(count), list(models))
-    weights = graph.weights_among(mixes)
-    sent = {edge: before.edges.get(edge, before.model) for edge in range(count)} | dict(models)
-    mixed = dict(sent)
-    for edge in models:
-        neighbours = np.flatnonzero(weights[edge]).tolist()
-        mixed[edge] = _sum([weights[edge, m] * sent[m].astype(np.float64) for m in neighbours]).astype(np.float32)
-    model = (_sum([mixed[edge].astype(np.float64) for edge in range(count)]) / count).astype(np.float32)
-    _check_finite(model, None)
-    return replace(before, model=model, edges=mixed)
+    weights = graph.weights_among(np.isin(edges, list(models)))
+    sent = [models.get(edge, before.edges.get(edge, before.model)) for edge in edges]
+    mixed = [model.astype(np.float32) for model in mix(weights, sent)]
+    (total,) = mix(np.ones((1, len(edges))), mixed)
+    mean_model = (total / len(edges)).astype(np.float32)
+    _check_finite(mean_model, iterations.index)
+    return replace(before, model=mean_model, edges=dict(zip(edges, mixed, strict=True)))
 
 
-def _sum(parts: Sequence[FloatArray]) -> FloatArray:
-    """Return a sum whose order is that of its parts, so that its bits are the same everywhere."""
-    return functools.reduce(np.add, parts)
-
-
-def _check_finite(model: FloatVector, index: int | None) -> None:
+def _check_finite(model: FloatVector, index: int) -> None:
     if not np.isfinite(model).all():
-        where = "" if index is None else f"round {index}: "
-        raise DivergedError(f"{where}the global model is not finite; lower training.learning_rate")
+        raise DivergedError(f"round {index}: the global model is not finite; lower training.learning_rate")
 
 
 def _arrivals(

@@ -73,12 +73,7 @@ class _Driver:
                     before, arrival = self.refs[version], self.refs.pop(part)
                     self.refs[after], self.beside[after] = self.executor.mix(edge, frame, share, before, arrival)
                 case Meet():
-                    region = step.gather.frame.index
-                    versions, before = [self.refs[key] for key in step.parts], self.refs[step.before]
-                    in_use = self.residuals.get(region, self.before.residuals)
-                    self.refs[step.after], self.residuals[region] = self.executor.gather(
-                        step.gather, before, versions, in_use
-                    )
+                    self._meet(step)
                 case Arrive():
                     beside = [ref for key in step.combined for ref in self.beside[key]]
                     trained, fetched = self.refs[step.trained], self.refs[step.fetched]
@@ -116,6 +111,17 @@ class _Driver:
         before = self.refs[step.before]
         self.refs[step.after], self.beside[step.after] = self.executor.finish(step.edge, step.frame, parts, before)
 
+    def _meet(self, step: Meet) -> None:
+        region, regions = step.gather.frame.index, self.setting.tree.regions
+        assert regions is not None
+        if region not in self.residuals:
+            members, residuals = np.flatnonzero(regions.parent == region).tolist(), self.before.residuals
+            self.residuals[region] = {edge: residuals[edge] for edge in members if edge in residuals}
+        versions, before = [self.refs[key] for key in step.parts], self.refs[step.before]
+        self.refs[step.after], self.residuals[region] = self.executor.gather(
+            step.gather, before, versions, self.residuals[region]
+        )
+
     def _collect(self) -> RoundResult:
         """Wait for the round, and return its result."""
         program, before, method = self.program, self.before, self.setting.method
@@ -140,13 +146,11 @@ class _Driver:
             fetched=dict(zip(program.under_way, fetched, strict=True)),
             versions={key: version.model for key, version in zip(program.keeps, in_use, strict=True)},
         )
-        for region, by_edge in zip(self.residuals, residuals, strict=True):
-            members = {edge for edge in by_edge if self.setting.tree.region_of(edge) == region}
-            of_members = {edge: by_edge[edge] for edge in members}
-            state = replace(state, residuals={**state.residuals, **of_members})
+        for by_edge in residuals:
+            state = replace(state, residuals={**state.residuals, **by_edge})
         models = dict(zip(program.ends, ends, strict=True))
         if together and self.setting.tree.graph is not None:
-            state = mix_edges(self.setting, state, {edge: version.model for edge, version in models.items()})
+            state = mix_edges(together, state, {edge: version.model for edge, version in models.items()})
         elif together:
             state = combine(together, state, models, program.weights, [lifted.extra for lifted in handed])
         for cloud in clouds:

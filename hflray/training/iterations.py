@@ -132,32 +132,21 @@ class Iterations:
 
     def frame_above(self, place: Literal["region", "cloud"], index: int, q: int, weights: Sequence[int]) -> Frame:
         """Return where and when a region combines edges after the edge iteration `q`, or the cloud what is below it."""
-        setting, q = self.setting, self._first + q if place == "region" else 0
+        setting, iteration = self.setting, self._first + q if place == "region" else 0
         return Frame(
-            place,
-            index,
-            self.index,
-            q,
-            len(weights),
-            sum(weights),
-            setting.statistics,
-            self.fraction_bits,
+            place, index, self.index, iteration, len(weights), sum(weights), setting.statistics, self.fraction_bits,
             setting.seed,
-        )
+        )  # fmt: skip
 
     def weights_in(self, begin: int, end: int) -> dict[int, int]:
         """Return the weight of each edge that has devices from one edge iteration to before another: the last one's."""
         return {edge: weight for plan in self.plans[begin:end] for edge, weight in plan.edge_weights.items()}
 
-    def edge_weights(self) -> dict[int, int]:
-        """Return the weight of each edge at the cloud: that of its last edge iteration with devices."""
-        return {edge: self.plans[q].edge_weights[edge] for edge, q in self.last.items()}
-
     def edge_scales(self, edges: list[int]) -> FloatArray:
         """Return the factor of the update of each of some edges at the cloud, (n,); see `LocalRule.scales`."""
         if not self._parts.scales:
             return np.ones(len(edges))
-        weights = self.edge_weights()
+        weights = self.weights_in(0, self.count)
         shares = np.array([weights[edge] for edge in edges], dtype=np.float64)
         steps = np.array([self._effective_steps(edge) for edge in edges])
         made = self._parts.rule.scales("cloud", steps, shares / shares.sum(), self.setting.method.momentum)

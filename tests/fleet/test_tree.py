@@ -29,7 +29,8 @@ def fleet_of(tree: dict, edges: int = 5, **of_fleet) -> Fleet:
 
 def test_without_a_tree_the_cloud_stands_alone() -> None:
     assert fleet_of({}).tree.regions is None
-    assert CLOUD_ALONE.take_edges(np.array([0])) is CLOUD_ALONE
+    assert fleet_of({}).tree.is_cloud_alone
+    assert CLOUD_ALONE.take_edges(np.array([0])).is_cloud_alone
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5))

@@ -91,7 +91,7 @@ def test_gossip_follows_d_sgd(monkeypatch) -> None:
         for _ in range(2):
             models = models - 0.5 * (models - np.array([[1.0], [-3.0], [2.0]]))
         by_hand = np.array([[sum(weights[m, n] * models[n, 0] for n in range(3))] for m in range(3)])
-        models = mix(weights, models)
+        models = np.array(mix(weights, models))
         np.testing.assert_allclose(models, by_hand, rtol=0, atol=1e-12)
         assert [state.edges[m].item() for m in THREE] == pytest.approx(models[:, 0].tolist(), rel=1e-6, abs=1e-6)
         assert state.model.item() == pytest.approx(models.mean(), rel=1e-6, abs=1e-6)
