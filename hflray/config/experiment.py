@@ -155,9 +155,9 @@ class ExperimentConfig(Section):
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a section that came later and is off, so that hashes of configurations stay what they were."""
+        """Leave out a section that says nothing, so that hashes of configurations are those of before it was there."""
         written: dict[str, Any] = handler(self)
-        return {name: section for name, section in written.items() if name != "tree" or section}
+        return {name: section for name, section in written.items() if section != {}}
 
     @property
     def round_iterations(self) -> int:

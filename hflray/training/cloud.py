@@ -1,5 +1,7 @@
-"""What stands above the edges: the cloud combines edges or regions (equations 3 and 16), or takes each when it arrives;
-regions combine edges; or edges mix without a cloud.
+"""What stands above the edges.
+
+A cloud combines edges or regions at one moment (equations 3 and 16), or takes each edge's model when it arrives.
+Regions combine their edges. Edges without a cloud mix their models with their neighbours'.
 
 No Ray, no torch. The updates of an asynchronous cloud are those of `hflray.clock.asynchronous`.
 """

@@ -1,10 +1,12 @@
 """The program of a round: what devices, edges and the cloud do, in the order in which it is submitted.
 
 A round is known whole before it is trained: who trains on which version of which edge's model, and when a model is
-combined, mixed in or merged. A program says it as a list of steps. Models have keys in it, which are numbers, and
-`hflray.training.driver` puts values, or references to them, in their place. There are three kinds of round:
+combined, mixed in or merged. A program says it as a list of steps. It names models by keys, which are numbers, and
+`hflray.training.driver` puts values, or references to them, in their place. There are these kinds of round:
 
 * Cloud and edges wait: all edges of the round do their edge iterations in lockstep (Algorithm 1).
+* Regions combine their edges several times in a round, and the cloud combines the regions at its end.
+* There is no cloud: each edge goes on with its own model, and mixes its neighbours' models in at the end of the round.
 * The cloud takes each edge's model when it arrives: each turn of an edge is a program of its own, and the steps of all
   turns stand in the order of time, so that no actor waits behind work that is not ready.
 * Edges take each device's model when it arrives: one device's pass at a time is trained and mixed in, in that
@@ -122,7 +124,7 @@ class Arrive(NamedTuple):
     Attributes:
         merge: how.
         trained, fetched: the keys of the model, and of what the edge began with.
-        combined: the keys after those `Combine` and `Mix` steps whose devices may have handed up more than models.
+        combined: the keys after the `Combine` steps of the turn, whose devices may have handed up more than models.
         after: the key of what the edge fetches next.
     """
 
