@@ -128,6 +128,16 @@ def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:
     assert choose_devices(scheduler, rest).tolist() == [2]
 
 
+def test_the_library_is_used_without_ray(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(python_of("howto/library.md") + 'import sys\nprint(values.shape, "ray" in sys.modules)\n')
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True)
+    bill, rest = done.stdout.splitlines()
+    assert re.fullmatch(r"[\d.]+ s, [\d.]+ J, [\d.]+% above a lower bound at most", bill)
+    assert rest == "(10, 3) False"
+
+
 def test_the_example_of_a_data_set_is_one_and_a_network_learns_it(monkeypatch, tmp_path) -> None:
     names: dict[str, Any] = {"__name__": "docs"}
     exec(python_of("howto/data.md"), names)

@@ -4,9 +4,9 @@ The paper's physics has kernels of its own (`hflray.assignment.search`). Here al
 edges whose sets of devices change, and `hflray.allocation.exact.solve` solves them at once. A cost of a set holds until
 the devices of its edge change.
 
-With a deadline for all edges, a move is estimated by the prices of the edges' delays, whose sum is λ (weak duality), and
-those that may help are solved exactly, the most promising first. An edge that cannot meet a limit, or that has fewer blocks than devices,
-costs `PENALTY_J`, so that a search leaves it first.
+With a deadline for all edges, a move is estimated by the prices of the edges' delays, whose sum is λ (weak duality). It
+is made if the exact solution confirms it, the most promising ones first. An edge that cannot meet a limit, or that has
+fewer blocks than devices, costs `PENALTY_J`, so that a search leaves it first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hflray.allocation.exact import Edges, Solved, solve, solve_together
+from hflray.allocation.exact import solve, solve_together
 from hflray.allocation.general import edges_of
 from hflray.assignment.state import NOWHERE
 from hflray.cost import Workload, hops
