@@ -115,7 +115,7 @@ class Instance:
         config = sized_by_data(config)
         rng = stream(config.seed, "study", index)
         fleet = given_fleet(config.fleet, config.seed) or sample_fleet(config.fleet, rng)
-        fleet = fleet.with_tree(config.tree, config.fleet, config.seed)
+        fleet = fleet.with_tree(config.tree, config.fleet, config.seed).with_physics(config.cost)
         devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))
         return cls(index, fleet, Workload.of(config, MODEL_KB * BITS_PER_KB), devices)
 

@@ -53,7 +53,8 @@ class MeasuredAccess(Access):
     The table needs ``mbps`` of each link and ``upload_w`` of each device; ``latency_s`` is 0 without a column.
     """
 
-    shared: ClassVar[bool] = False
+    shared = False
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = (("mbps",), ("upload_w",))
 
     def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return the latency and z over the rate, s, and ``upload_w`` times as many joules."""

@@ -143,7 +143,8 @@ class Replay:
             fleet = build_fleet(config.fleet, stream(config.seed, "fleet"))
         else:
             fleet = unpacked(self.run.fleet, config.fleet)
-        return fleet.with_tree(config.tree, config.fleet, config.seed).with_samples(self.run.devices["samples"])
+        fleet = fleet.with_tree(config.tree, config.fleet, config.seed).with_physics(config.cost)
+        return fleet.with_samples(self.run.devices["samples"])
 
     @cached_property
     def names(self) -> tuple[list[str], list[str], list[str]]:
