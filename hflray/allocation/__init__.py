@@ -57,6 +57,12 @@ def allocate_round(
         >>> (allocation.bandwidth_hz / fleet.edge_bandwidth_hz[0]).round(2).tolist()
         [0.92, 0.08]
     """
+    if is_general(fleet, work):
+        from hflray.allocation.general import allocate as allocate_any
+
+        scheduled, edges = check_assignment(fleet, devices, assignment)
+        _check_words(method, coupling)
+        return allocate_any(fleet, work, scheduled, edges, method, coupling)
     if np.ndim(fleet.capacitance):
         alike, scale = fleet.of_one_capacitance()
         solved = allocate_round(alike, work, devices, assignment, method, coupling)
@@ -68,10 +74,7 @@ def allocate_round(
         if allocation is not None:
             return allocation
     scheduled, edges = check_assignment(fleet, devices, assignment)
-    if method not in get_args(Method):
-        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
-    if coupling not in get_args(Coupling):
-        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
+    _check_words(method, coupling)
     # These imports take time, so a run without CVXPY (or Numba) must not load it.
     if method == "cvxpy":
         from hflray.allocation.cvxpy import allocate
@@ -82,6 +85,18 @@ def allocate_round(
     else:
         from hflray.allocation.baselines import allocate_fixed_cpu as allocate
     return allocate(fleet, work, scheduled, edges, coupling)
+
+
+def is_general(fleet: Fleet, work: Workload) -> bool:
+    """Return whether the paper's kernels do not price the work: for another physics, a download or limits."""
+    return work.limits.are_set or not fleet.is_papers
+
+
+def _check_words(method: str, coupling: str) -> None:
+    if method not in get_args(Method):
+        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
+    if coupling not in get_args(Coupling):
+        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
 
 
 def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:

@@ -142,7 +142,7 @@ class Section(BaseModel):
 
 
 class QuietSection(Section):
-    """A section that does not write some settings while they say nothing, so that hashes stay as before they were there.
+    """A section that leaves out some settings while they say nothing, so that hashes are those of before they were there.
 
     Attributes:
         quiet: the names of these settings.

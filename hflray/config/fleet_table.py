@@ -392,7 +392,7 @@ def _give_links(
     chosen: dict[str, BoolArray],
     notes: list[str],
 ) -> None:
-    """Add the gains, rates and latencies of links, (N, M), to the arrays; without other files, devices and edges are theirs."""
+    """Add what links say, (N, M), to the arrays; without other files, devices and edges are those of the links."""
     ends = []
     for key, name in (("devices", "device"), ("edges", "edge")):
         if name not in columns:

@@ -310,7 +310,10 @@ def state_of(value: Any) -> Any:
         return None
     if isinstance(value, tuple):
         return [state_of(part) for part in value]
-    return {part.name: state_of(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
+    if not is_dataclass(value):
+        return value
+    parts = {part.name: (getattr(value, part.name), part.metadata.get("quiet")) for part in fields(value)}
+    return {name: state_of(part) for name, (part, quiet) in parts.items() if part is not None or not quiet}
 
 
 def restored(state: Any) -> Any:

@@ -93,7 +93,7 @@ def complete(
     if config.slow_share:
         max_cpu_hz[rng.permutation(n)[: round(config.slow_share * n)]] /= config.slow_factor
     max_cpu_hz = pick("max_cpu_hz", max_cpu_hz)
-    measured = {name: arrays.get(name) for name in (*MEASURED, "latency_s")}
+    measured: dict[str, Any] = {name: arrays.get(name) for name in (*MEASURED, "latency_s")}
     for name in ("fixed_s", "step_s", "latency_s"):
         if (array := measured[name]) is not None:
             measured[name] = np.nan_to_num(array)
