@@ -315,8 +315,11 @@ class _Iteration:
             bend = suu / np.minimum(su, -TINY)
             d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
             d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
-            d["gu"] = one * eu + pi * su + d["sigma"]
-            scale = scale + np.abs(d["gu"])
+            asked = np.maximum(one * eu + d["sigma"], TINY)  # the price of a second at u, times -su
+            ratio = np.maximum(-pi * su, TINY) / asked
+            scale = scale + np.abs(asked * (1 - ratio))
+            d["log"] = ratio
+            d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
@@ -366,7 +369,7 @@ class _Iteration:
         tp, jp, su, eu = d["t"][1], d["j"][1], d["s"][1], d["e"][1]
         gp, gu = d["gp"], d["gu"]
         if self.settings:
-            gu = gu + target["sigma"] / d["wd"]
+            gu = gu + d["log"] * target["sigma"] / d["wd"]
         if self.late:
             push = (target["rho"] + d["rho"] * d["rb"]) / d["wb"]
             gp, gu = gp + tp * push, gu + su * push
