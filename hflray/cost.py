@@ -7,9 +7,9 @@ allocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from hflray.config import ExperimentConfig
 from hflray.config.decisions import LimitsConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.physics import Link, Work
+from hflray.physics import Access, Link, Work
 from hflray.physics.access import Fdma
 from hflray.physics.download import NoDownload
 from hflray.physics.equations import compute_delay_s as compute_delay_s  # the names of equations stay public here
@@ -30,8 +30,26 @@ from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 Minimised = Literal["round", "mean_edge"]
-LocalIteration = Literal["epoch", "full_batch", "step"]
 NO_LIMITS = LimitsConfig()
+
+
+class Steps(NamedTuple):
+    """Of what a local iteration is made.
+
+    Attributes:
+        local_iteration: see ``training.local_iteration``.
+        batch_size: samples of a mini-batch.
+    """
+
+    local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
+    batch_size: int = 64
+
+    def of(self, samples: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the gradient steps, and the samples processed in them, of devices with so many samples, (n,)."""
+        if self.local_iteration == "epoch":
+            return np.ceil(samples / self.batch_size), samples
+        is_whole = self.local_iteration == "full_batch"
+        return np.ones(len(samples)), samples if is_whole else np.minimum(samples, self.batch_size)
 
 
 @dataclass(frozen=True, init=False)
@@ -56,7 +74,7 @@ class Workload:
             over the edges with devices (``mean_edge``). It changes no bill.
         download_bits: what a device receives before each edge iteration, bits.
         limits: what a device may take in a round.
-        batch_size, local_iteration: of what the L local iterations are made, for a computing that counts steps.
+        steps: of what the L local iterations are made, for a computing that counts gradient steps.
 
     Raises:
         ConfigError: a value is not a finite number above 0, or `minimise` is another word.
@@ -78,8 +96,7 @@ class Workload:
     region_bits: float
     download_bits: float
     limits: LimitsConfig
-    batch_size: int
-    local_iteration: LocalIteration
+    steps: Steps
 
     def __init__(
         self,
@@ -96,18 +113,16 @@ class Workload:
         region_bits: float | None = None,
         download_bits: float | None = None,
         limits: LimitsConfig = NO_LIMITS,
-        batch_size: int = 64,
-        local_iteration: LocalIteration = "epoch",
+        steps: Steps = Steps(),  # noqa: B008
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
-        for word, text in (("minimise", minimise), ("limits", limits), ("local_iteration", local_iteration)):
-            object.__setattr__(self, word, text)
+        for field_name, given in (("minimise", minimise), ("limits", limits), ("steps", steps)):
+            object.__setattr__(self, field_name, given)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
             "edge_bits": model_bits if edge_bits is None else edge_bits, "region_iterations": region_iterations,
-            "batch_size": batch_size,
         }  # fmt: skip
         whole = values["edge_bits"] if math.isnan(model_bits) else model_bits
         values["download_bits"] = whole if download_bits is None else download_bits
@@ -149,8 +164,7 @@ class Workload:
             region_bits=sent(region_bits),
             download_bits=sent(download_bits),
             limits=config.allocation.limits,
-            batch_size=config.training.batch_size,
-            local_iteration=config.training.local_iteration,
+            steps=Steps(config.training.local_iteration, config.training.batch_size),
             region_iterations=config.tree.iterations,
             local_iterations=config.training.local_iterations,
             edge_iterations=config.round_iterations,
@@ -172,9 +186,8 @@ class Workload:
 
     def computing(self, samples: FloatArray) -> Work:
         """Return what devices with so many samples, (n,), compute in an edge iteration."""
-        epochs, batch = self.local_iterations, self.batch_size
-        steps = np.ceil(samples / batch) if self.local_iteration == "epoch" else np.ones(len(samples))
-        seen = np.minimum(samples, batch) if self.local_iteration == "step" else samples
+        steps, seen = self.steps.of(samples)
+        epochs = self.local_iterations
         return Work(epochs * samples, epochs * steps, epochs * seen, epochs, samples)
 
 
@@ -289,35 +302,6 @@ def forward_pass(fleet: Fleet, devices: IntArray) -> tuple[FloatArray, FloatArra
     third = FORWARD_SHARE * samples
     work = Work(third, np.full(len(third), FORWARD_SHARE), third, FORWARD_SHARE, samples)
     return fleet.compute.run(fleet.compute.most(computers), computers, work)
-
-
-def uploads(
-    fleet: Fleet, work: Workload, link: Link, bandwidth_hz: FloatArray, share: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds and joules of uploads over some links, (n,), with shares of each edge's resource.
-
-    Without shares the bandwidths say what each has, as with frequency division.
-
-    Raises:
-        ConfigError: devices share the uplink otherwise, and there are no shares.
-    """
-    if share is not None:
-        return fleet.access.upload(share, link, work.device_bits)
-    if not isinstance(fleet.access, Fdma):
-        raise ConfigError(
-            f"share: got an allocation without shares, which cost.access = {type(fleet.access).__name__} needs; "
-            "accepted: one of hflray.allocate_round; give its share"
-        )
-    return fleet.access.upload(np.ones(len(bandwidth_hz)), replace(link, bandwidth_hz=bandwidth_hz), work.device_bits)
-
-
-def downloads(
-    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray
-) -> tuple[FloatArray | None, FloatArray | None]:
-    """Return seconds and joules of a download of each of some devices, (n,), from their edges; None: nothing."""
-    if isinstance(fleet.download, NoDownload):
-        return None, None
-    return fleet.download.receive(fleet.downlinks(devices, edges), edges, work.download_bits)
 
 
 def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
@@ -480,6 +464,82 @@ class Schedule:
         return cls(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))
 
 
+@dataclass(frozen=True, eq=False)
+class Senders:
+    """Devices with what each has of its edge's resource, as an access gets them.
+
+    Attributes:
+        access: how they share it.
+        share: the share of each, (n,).
+        link: its link; its bandwidth is all of the edge's, or without an allocation's shares the device's own.
+        bits: what each sends.
+    """
+
+    access: Access
+    share: FloatArray
+    link: Link
+    bits: float
+
+    @classmethod
+    def of(
+        cls,
+        fleet: Fleet,
+        work: Workload,
+        schedule: Schedule,
+        bandwidth_hz: FloatArray,
+        share: FloatArray | None = None,
+        gain: FloatArray | None = None,
+    ) -> Senders:
+        """Return scheduled devices with a share each; None: frequency division with these bandwidths.
+
+        Raises:
+            ConfigError: the access needs shares, and there are none.
+        """
+        access, link = fleet.access, fleet.uplinks(*schedule, gain)
+        if share is None:
+            if not isinstance(access, Fdma):
+                raise ConfigError(
+                    "share: got an allocation without shares, and this access bills by shares; accepted: an "
+                    "allocation of allocate_round, or one with share; give it"
+                )
+            share, link = np.ones(len(schedule)), replace(link, bandwidth_hz=bandwidth_hz)
+        return cls(access, share, link, work.device_bits)
+
+    def upload(self, factor: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return seconds and joules of each upload, (n,), or with factors on the gains, (…, n), in their shape."""
+        if factor is None:
+            return self.access.upload(self.share, self.link, self.bits)
+        return self._shaped(self.access.upload, factor, np.arange(len(self.share)))
+
+    def pace(self, factor: FloatArray, rows: IntArray) -> FloatArray:
+        """Return the bits per second, (…,), of some of the devices, `rows` and `factor` (…,) that broadcast."""
+        return self._shaped(self.access.pace, factor, rows)[0]
+
+    @property
+    def power_w(self) -> FloatArray:
+        """What each draws while it sends, (n,), W."""
+        return self.access.pace(self.share, self.link, self.bits)[1]
+
+    def _shaped(
+        self, method: Callable[..., tuple[FloatArray, FloatArray]], factor: FloatArray, rows: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        shape = np.broadcast_shapes(factor.shape, rows.shape)
+        index = np.broadcast_to(rows, shape).ravel()
+        link = self.link.take(index)
+        link = replace(link, gain=link.gain * np.broadcast_to(factor, shape).ravel())
+        first, second = method(self.share[index], link, self.bits)
+        return first.reshape(shape), second.reshape(shape)
+
+
+def downloads(
+    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return seconds and joules of a download of each of some devices, (n,), from their edges; None: nothing."""
+    if isinstance(fleet.download, NoDownload):
+        return None, None
+    return fleet.download.receive(fleet.downlinks(devices, edges), edges, work.download_bits)
+
+
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
     """Return `devices` and `assignment` as index arrays (H,); raise a ConfigError that names the first bad index."""
     chosen = _existing("devices", devices, fleet.num_devices, "device")
@@ -518,7 +578,8 @@ def round_cost(
 ) -> RoundCost:
     """Return the cost of a round: equations (4) to (14), or those of the fleet's physics in place of (4) to (8).
 
-    With a download T_m and E_m have it, in each edge iteration before computing. An edge without devices keeps its cloud hop, as (13) and (14) read (docs/design.md, D10).
+    T_m and E_m have the downloads, which lie before computing in each edge iteration. An edge without devices keeps its
+    cloud hop, as (13) and (14) read (docs/design.md, D10).
 
     Args:
         fleet: N devices and M edges.
@@ -554,7 +615,7 @@ def round_cost(
     t_cmp, e_cmp = fleet.compute.run(cpu, fleet.computers(chosen), work.computing(fleet.samples[chosen]))
     gain = fleet.gain_of(chosen, edges)
     _check_above_0("gain", gain, chosen, edges)
-    t_com, e_com = uploads(fleet, work, fleet.uplinks(chosen, edges, gain), bandwidth, share)
+    t_com, e_com = Senders.of(fleet, work, Schedule(chosen, edges), bandwidth, share, gain).upload()
     t_down, e_down = downloads(fleet, work, chosen, edges)
     of_device_s, of_device_j = t_cmp + t_com, e_cmp + e_com
     if t_down is not None and e_down is not None:

@@ -93,7 +93,7 @@ def _needs(problem: exact.Edges) -> tuple[FloatArray, FloatArray, FloatArray]:
     return joules, seconds, np.nan_to_num(parts, nan=0.0).max(axis=0)
 
 
-def _unmet(fleet: Fleet, work: Workload, problem: exact.Edges, devices: IntArray, feasible: FloatArray) -> str:
+def _unmet(fleet: Fleet, work: Workload, problem: exact.Edges, devices: IntArray, feasible: BoolArray) -> str:
     """Return the message about the device of an infeasible edge that needs most; `devices` are those of the entries."""
     joules, seconds, part = _needs(problem)
     worst = int(np.where(feasible[problem.node], -1.0, part).argmax())

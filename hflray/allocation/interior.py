@@ -413,7 +413,12 @@ class _Iteration:
 
     def names(self) -> list[tuple[str, str]]:
         """Return the prices and slacks of entries."""
-        chosen = [("theta", "wa", True), ("sigma", "wd", self.settings), ("rho", "wb", self.late), ("nu", "wc", self.hungry)]
+        chosen = [
+            ("theta", "wa", True),
+            ("sigma", "wd", self.settings),
+            ("rho", "wb", self.late),
+            ("nu", "wc", self.hungry),
+        ]
         return [(price, slack) for price, slack, used in chosen if used]
 
     def lengths(self, step: tuple[Columns, Columns, Columns], most: float) -> tuple[FloatArray, FloatArray]:

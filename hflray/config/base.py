@@ -142,7 +142,7 @@ class Section(BaseModel):
 
 
 class QuietSection(Section):
-    """A section that leaves out some settings while they say nothing, so that hashes are those of before they were there.
+    """A section that leaves out some settings while they say nothing, so that hashes stay those of before.
 
     Attributes:
         quiet: the names of these settings.

@@ -124,6 +124,11 @@ class Access(ABC):
     def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return seconds, (n,), and joules, (n,), of an upload of so many bits with these shares of each node, (n,)."""
 
+    def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+        """Return bits per second, (n,), and watts, (n,), while devices upload, for links that change on the way."""
+        delay_s, energy_j = self.upload(share, link, bits)
+        return bits / delay_s, energy_j / delay_s
+
     def bandwidth_hz(self, share: FloatArray, link: Link) -> FloatArray:
         """Return the bandwidth that a device has while it sends, (n,), Hz, for reports."""
         return share * link.bandwidth_hz
