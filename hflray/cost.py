@@ -495,7 +495,7 @@ class Senders:
         Raises:
             ConfigError: the access needs shares, and there are none.
         """
-        access, link = fleet.access, fleet.uplinks(*schedule, gain)
+        access, link = fleet.access, fleet.uplinks(schedule.devices, schedule.edges, gain)
         if share is None:
             if not isinstance(access, Fdma):
                 raise ConfigError(

@@ -11,7 +11,7 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
   whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
-* A download lies before the computing of a row. Its joules are the edge's, which has sent whatever the device does then.
+* A download lies before the computing of a row. Its joules are the edge's, which has sent whatever becomes of the row.
 * A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
 * An edge that fails before its upload to the cloud has ended loses all of its rows, and its devices stop.
 * With a semi-synchronous cloud (`Period`) the number of edge iterations is each edge's own, in place of Q.
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hflray import metrics
 from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
 from hflray.clock.semi_synchronous import Period
 from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
@@ -74,8 +75,8 @@ class Durations:
 
     def take(self, rows: IntArray) -> Durations:
         """Return the durations of some devices, which must be those of all iterations."""
-        values = {part.name: getattr(self, part.name) for part in fields(self)}
-        return replace(self, **{name: v[rows] for name, v in values.items() if isinstance(v, np.ndarray)})
+        values: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
+        return Durations(**{name: v[rows] if isinstance(v, np.ndarray) else v for name, v in values.items()})
 
     @property
     def iteration_s(self) -> FloatArray:
@@ -249,6 +250,20 @@ class Timeline:
         if self.runs is not None:
             return self.runs.busy_s
         return np.asarray(np.nansum(self.end_s - self.start_s, axis=0))
+
+    def downloads(self, bits: float, together: bool) -> dict[str, float]:
+        """Return the glossary's metrics of downloads of so many bits each, which those of an edge may share."""
+        if self.received_s is None or self.download_j is None:
+            return dict.fromkeys((metrics.ROUND_DOWNLOAD_S, metrics.ROUND_DOWNLOAD_J, metrics.ROUND_DOWNLOAD_BITS), 0.0)
+        begun = np.isfinite(self.start_s)
+        until_s = np.where(np.isfinite(self.received_s), self.received_s, self.end_s)
+        of_device_s = np.where(begun, until_s - self.start_s, 0.0).sum(axis=0)
+        count = sum(len(np.unique(self.edges[row])) for row in begun) if together else begun.sum()
+        return {
+            metrics.ROUND_DOWNLOAD_S: float(of_device_s.max(initial=0.0)),
+            metrics.ROUND_DOWNLOAD_J: float(self.download_j.sum()),
+            metrics.ROUND_DOWNLOAD_BITS: float(count * bits),
+        }
 
     @property
     def wasted_j(self) -> float:

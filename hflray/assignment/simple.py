@@ -90,9 +90,9 @@ class LoadBalanced(RuleAssigner):
 
     def edges(self, fleet: Fleet, work: Workload, scheduled: IntArray, rng: np.random.Generator) -> IntArray:
         """See `RuleAssigner`."""
-        pairs = np.meshgrid(scheduled, np.arange(fleet.num_edges), indexing="ij")
-        link = fleet.uplinks(*(indices.ravel() for indices in pairs))
-        airtime_s = fleet.access.upload(np.ones(len(link.gain)), link, work.device_bits)[0].reshape(pairs[0].shape)
+        shape = len(scheduled), fleet.num_edges
+        links = fleet.uplinks(np.repeat(scheduled, shape[1]), np.tile(np.arange(shape[1]), shape[0]))
+        airtime_s = fleet.access.upload(np.ones(len(links.gain)), links, work.device_bits)[0].reshape(shape)
         edges, load_s = np.empty(len(scheduled), dtype=np.intp), np.zeros(fleet.num_edges)
         for row in np.argsort(-airtime_s.min(axis=1), kind="stable"):
             edges[row] = np.argmin(load_s + airtime_s[row])

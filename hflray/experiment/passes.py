@@ -69,7 +69,8 @@ class PlanInWorld:
         )
         if scale < 1.0:
             senders = Senders.of(self.outlook.fleet, work, schedule, allocation.bandwidth_hz, allocation.share)
-            planned = replace(planned, **dict(zip(("upload_s", "upload_j"), senders.upload(), strict=True)))
+            upload_s, upload_j = senders.upload()
+            planned = replace(planned, upload_s=upload_s, upload_j=upload_j)
         return self.world.turn(
             self.outlook, work, schedule, allocation, planned, rule,
             begin_s=begin_s - self.clock_s, first=first, spent_j=spent_j,

@@ -3,9 +3,9 @@
 A law gives the factor on the power gain, whose mean is 1.
 
 `faded_upload` says how long an upload of z bits then takes. With frequency division the rate of device n is
-b log2(1 + x Y / b) with the factor x and Y = ḡ p / N_0. The factor is drawn anew for each block of coherent time until z bits are through. Without
-a coherence time there is one draw for each upload. Under Rayleigh fading the mean of such an upload's time is infinite,
-so it needs a deadline (`clock.edge`).
+b log2(1 + x Y / b) with the factor x and Y = ḡ p / N_0. The factor is drawn anew for each block of coherent time until
+z bits are through. Without a coherence time there is one draw for each upload. Under Rayleigh fading the mean of such
+an upload's time is infinite, so it needs a deadline (`clock.edge`).
 """
 
 from __future__ import annotations
