@@ -76,7 +76,8 @@ class Durations:
     def take(self, rows: IntArray) -> Durations:
         """Return the durations of some devices, which must be those of all iterations."""
         values: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
-        return Durations(**{name: v[rows] if isinstance(v, np.ndarray) else v for name, v in values.items()})
+        taken: dict[str, Any] = {name: v[rows] if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        return Durations(**taken)
 
     @property
     def iteration_s(self) -> FloatArray:
