@@ -107,7 +107,7 @@ class D3QN:
             ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices)
+        problem, scheduled = round_problem(fleet, work, devices, "assignment.name = d3qn")
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
         assignment = None if self._fast is None else self._fast.edges(rows)

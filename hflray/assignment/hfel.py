@@ -68,7 +68,7 @@ class HFEL:
         Raises:
             ConfigError: an index is not in the fleet, or a value is not finite and above 0.
         """
-        problem, scheduled = round_problem(fleet, work, devices)
+        problem, scheduled = round_problem(fleet, work, devices, "assignment.name = hfel")
         assignment = starting_assignment(self.start, fleet, scheduled, rng)
         # All draws are made before the search, so that both couplings try the same proposals.
         draws = rng.random((self.transfers + self.exchanges, 2))

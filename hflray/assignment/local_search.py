@@ -97,7 +97,7 @@ class LocalSearch:
                 )
             scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
             return search_candidates(fleet, work, scheduled, self.start, count, rng, stop)
-        problem, scheduled = round_problem(fleet, work, devices)
+        problem, scheduled = round_problem(fleet, work, devices, "assignment.name = local_search")
         search = search_for(problem, self.exchanges, self.coupling)
         best = search.run(starting_assignment(self.start, fleet, scheduled, rng), stop)
         best_assignment = search.assignment.copy()

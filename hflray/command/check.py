@@ -48,6 +48,9 @@ TRIED: dict[str, str] = {
     "availability": "asked at two moments, state saved",
     "fading": "factors drawn twice",
     "mobility": "moved, state saved",
+    "access": "uploads with several shares",
+    "compute": "edge iterations with several settings",
+    "download": "a download of some devices",
     "sink": "a run of two rounds",
     "fleet": "made for 8 devices and 2 edges",
     "figure": "drawn from a run of two rounds",
@@ -106,6 +109,7 @@ def kinds_of(thing: Any) -> list[Kind]:
 
     from hflray.aggregation import Aggregator
     from hflray.compression import Compressor
+    from hflray.physics import Access, Compute, Download
     from hflray.scheduling import Scheduler
     from hflray.tracking import Sink
     from hflray.training.rules import LocalRule
@@ -116,6 +120,7 @@ def kinds_of(thing: Any) -> list[Kind]:
     bases: dict[Kind, type[Any]] = {
         "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
         "availability": Availability, "fading": Fading, "mobility": Mobility, "sink": Sink,
+        "access": Access, "compute": Compute, "download": Download,
     }  # fmt: skip
     if isinstance(thing, type) and not issubclass(thing, nn.Module):
         of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]

@@ -1,7 +1,8 @@
 """A check of an experiment's parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
 
-Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler or an assigner, and one step is
-trained for a rule, an aggregator or a compressor. What they return is checked where it enters, as in any round.
+Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler or an assigner, and for any physics
+but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor. What they return
+is checked where it enters, as in any round.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 
 import numpy as np
 
+from hflray.allocation import is_general
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
 from hflray.errors import DivergedError
@@ -54,9 +56,10 @@ def _check_auxiliary(experiment: Experiment) -> None:
 
 
 def _check_decisions(experiment: Experiment) -> None:
-    """Plan round 1 with a scheduler and an assigner of their own, and save the scheduler's state."""
+    """Plan round 1 with a scheduler, an assigner or a physics of their own, and save the scheduler's state."""
     config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
-    if is_ours(made) and is_ours(experiment.assigner):
+    has_kernels = not is_general(experiment.scenario.fleet, experiment.work)
+    if is_ours(made) and is_ours(experiment.assigner) and has_kernels:
         return
     count = config.fleet.num_devices
     clusters = None if made.auxiliary is None else np.arange(count) % (config.scheduling.num_clusters or 1)

@@ -20,6 +20,10 @@ class Fdma(Access):
         delay_s = upload_delay_s(bits, link.rate_bps(share * link.bandwidth_hz))
         return delay_s, upload_energy_j(link.power_w, delay_s)
 
+    def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+        """Return η(xB) and p."""
+        return link.rate_bps(share * link.bandwidth_hz), link.power_w
+
 
 class Ofdma(Fdma):
     """Each device has some of K blocks of the bandwidth, over which it spreads its power.
@@ -53,7 +57,8 @@ class MeasuredAccess(Access):
     The table needs ``mbps`` of each link and ``upload_w`` of each device; ``latency_s`` is 0 without a column.
     """
 
-    shared: ClassVar[bool] = False
+    shared = False
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = (("mbps",), ("upload_w",))
 
     def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return the latency and z over the rate, s, and ``upload_w`` times as many joules."""

@@ -83,11 +83,14 @@ class Work(_Columns):
         passes: L·D_n, the samples of equations (4) and (5), (n,).
         steps: gradient steps, (n,).
         samples: samples processed in these steps, (n,).
+        local_iterations, data: the two factors of `passes`, L and D_n, (n,); None: 1 and `passes`.
     """
 
     passes: FloatArray
     steps: FloatArray
     samples: FloatArray
+    local_iterations: float = 1.0
+    data: FloatArray | None = None
 
 
 class Access(ABC):
@@ -100,6 +103,7 @@ class Access(ABC):
         shared: whether the shares of a node's devices add up to 1 at most; otherwise what one sends takes nothing from
             the others, and each has the share 1.
         blocks: shares are whole multiples of 1/blocks; None: any.
+        needs: columns of the fleet's table without which it cannot be, each with what may stand in its place.
 
     Examples:
         A file of one's own needs one class, and is used by ``cost.access: {name: mine.py:Half}``:
@@ -112,12 +116,18 @@ class Access(ABC):
         ...         return delay_s, link.power_w * delay_s
     """
 
-    shared: ClassVar[bool] = True
+    shared: bool = True
     blocks: int | None = None
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     @abstractmethod
     def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return seconds, (n,), and joules, (n,), of an upload of so many bits with these shares of each node, (n,)."""
+
+    def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+        """Return bits per second, (n,), and watts, (n,), while devices upload, for links that change on the way."""
+        delay_s, energy_j = self.upload(share, link, bits)
+        return bits / delay_s, energy_j / delay_s
 
     def bandwidth_hz(self, share: FloatArray, link: Link) -> FloatArray:
         """Return the bandwidth that a device has while it sends, (n,), Hz, for reports."""
@@ -130,9 +140,11 @@ class Compute(ABC):
     Attributes:
         has_setting: whether a setting is chosen for each device, from above 0 to `most`. Seconds fall in it, joules do
             not fall, and the least joules within some seconds are convex in these.
+        needs: see `Access`.
     """
 
-    has_setting: ClassVar[bool] = True
+    has_setting: bool = True
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     @abstractmethod
     def run(self, setting: FloatArray, device: Device, work: Work) -> tuple[FloatArray, FloatArray]:
@@ -148,9 +160,11 @@ class Download(ABC):
 
     Attributes:
         together: whether the devices of a node receive at once, so that all of them must be ready.
+        needs: see `Access`.
     """
 
-    together: ClassVar[bool] = False
+    together: bool = False
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     @abstractmethod
     def receive(self, link: Link, node: IntArray, bits: float) -> tuple[FloatArray, FloatArray]:

@@ -14,8 +14,9 @@ class Dvfs(Compute):
 
     def run(self, setting: FloatArray, device: Device, work: Work) -> tuple[FloatArray, FloatArray]:
         """Return L u D / f s and α/2 · L u D f² J."""
-        delay_s = compute_delay_s(1.0, device.cycles_per_sample, work.passes, setting)
-        return delay_s, compute_energy_j(device.capacitance, 1.0, device.cycles_per_sample, work.passes, setting)
+        iterations, data = (1.0, work.passes) if work.data is None else (work.local_iterations, work.data)
+        delay_s = compute_delay_s(iterations, device.cycles_per_sample, data, setting)
+        return delay_s, compute_energy_j(device.capacitance, iterations, device.cycles_per_sample, data, setting)
 
 
 class MeasuredCompute(Compute):
@@ -25,7 +26,8 @@ class MeasuredCompute(Compute):
     are 0.
     """
 
-    has_setting: ClassVar[bool] = False
+    has_setting = False
+    needs: ClassVar[tuple[tuple[str, ...], ...]] = (("compute_w",), ("seconds_per_sample", "step_s", "fixed_s"))
 
     def run(self, setting: FloatArray, device: Device, work: Work) -> tuple[FloatArray, FloatArray]:
         """Return fixed_s + step_s · steps + seconds_per_sample · samples s, and ``compute_w`` times as many joules."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from hflray.physics.base import Download, Link
@@ -21,7 +19,7 @@ class NoDownload(Download):
 class Broadcast(Download):
     """A node sends once to all of its devices, with all of its bandwidth, at the rate of its weakest link."""
 
-    together: ClassVar[bool] = True
+    together = True
 
     def receive(self, link: Link, node: IntArray, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return z over the rate of the node's weakest link, and equal parts of the node's joules."""

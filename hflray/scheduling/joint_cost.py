@@ -85,7 +85,7 @@ class JointCost(QuotaScheduler):
         devices = np.flatnonzero(candidates)
         if not len(devices):
             return devices, devices
-        problem, _ = round_problem(context.fleet, context.work, devices)
+        problem, _ = round_problem(context.fleet, context.work, devices, "scheduling.name = joint_cost")
         start = np.where(chosen, best_edges(context), NOWHERE)
         edge, _ = search_choice(
             problem, group[devices], stays[devices], start[devices], np.array(context.edges_up), self.coupling

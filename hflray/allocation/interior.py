@@ -1,0 +1,475 @@
+"""The interior-point iteration behind `hflray.allocation.exact`: a safeguarded Newton method for any access and compute.
+
+An edge has a deadline T, and each of its devices a share x and a setting u. With the seconds t(x), s(u) and the joules
+E(x), e(u) of its upload and of its computing, the problem of a group of edges with one deadline is to minimise
+``Σ (E + e) + λT`` subject to ``before + t + s + shift ≤ T``, ``Σ x ≤ 1`` at each edge, ``u ≤ most``, ``T ≥ floor``, and
+the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose product
+falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T and the prices. Each device
+has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that a step takes time
+in proportion to the devices. A part tells values alone: derivatives by log x and log u are central differences, whose
+errors of 1e-8 do not move the optimum's objective to the first order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hflray.physics.base import Access, Compute, Device, Link, Work
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+
+STEP = 1e-4  # of the differences, in log x and log u
+TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
+DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
+MOST_STEPS = 80
+TINY = float(np.finfo(np.float64).tiny)
+
+Columns = dict[str, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The problems of E edges as flat arrays over D entries, each a device at an edge, sorted by edge.
+
+    Attributes:
+        access, compute: how the devices upload and compute.
+        link, device, work: what the parts get, of each entry, (D,).
+        node: the edge of each entry, (D,), ascending, from 0 to E-1; an edge may be without devices.
+        count: E.
+        bits: what a device uploads in an edge iteration.
+        weight: λ of each edge, (E,), J/s.
+        before_s: what passes before each device can compute, (D,), s.
+        most_j: the most joules of a device in an edge iteration, (D,), J, or infinity.
+        most_s: the most seconds of a device in an edge iteration, `before_s` included, (D,), s, or infinity.
+    """
+
+    access: Access
+    compute: Compute
+    link: Link
+    device: Device
+    work: Work
+    node: IntArray
+    count: int
+    bits: float
+    weight: FloatArray
+    before_s: FloatArray
+    most_j: FloatArray
+    most_s: FloatArray
+
+    def upload(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds and the joules, (D,), of uploads with these shares, (D,)."""
+        return self.access.upload(share, self.link, self.bits)
+
+    def run(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds and the joules, (D,), of computing with these settings, (D,)."""
+        return self.compute.run(setting, self.device, self.work)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Where the iteration ended.
+
+    Attributes:
+        share: of each entry, (D,).
+        setting: of each entry, (D,).
+        time_price: what a second less of each entry alone would save, (D,), J/s.
+        share_price: μ of each edge, (E,), J.
+        deadline_s: T of each group, (G,), s.
+        converged: of each group, (G,).
+    """
+
+    share: FloatArray
+    setting: FloatArray
+    time_price: FloatArray
+    share_price: FloatArray
+    deadline_s: FloatArray
+    converged: BoolArray
+
+
+class _Layout:
+    """Which entries belong to which edge and group, and what parts say around their shares and settings."""
+
+    def __init__(self, edges: Edges, node: IntArray, entries: IntArray, together: bool) -> None:
+        self.edges, self.node, self.together = edges, node, together
+        self.first = np.flatnonzero(np.diff(node, prepend=-1))
+        three = np.tile(entries, 3)
+        self.link, self.device, self.work = edges.link.take(three), edges.device.take(three), edges.work.take(three)
+        self.most = edges.compute.most(edges.device.take(entries)) if edges.compute.has_setting else np.ones(len(node))
+
+    def group(self, values: Any, reduce: Any = np.add) -> Any:
+        """Return the sums, (..., G), over the edges, (..., E), of each group."""
+        return reduce.reduce(values, axis=-1, keepdims=True) if self.together else values
+
+    def total(self, values: Any, reduce: Any = np.add) -> Any:
+        """Return the sums, (..., G), over the entries, (..., D), of each group."""
+        return self.group(reduce.reduceat(values, self.first, axis=-1), reduce)
+
+    def entries(self, of_groups: FloatArray) -> FloatArray:
+        """Return the value of each entry's group, (D,)."""
+        return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
+
+    def uploads(self, share: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds' and the joules' values and derivatives by log x, (3, D) each."""
+        access, bits = self.edges.access, self.edges.bits
+        return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
+
+    def computes(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds' and the joules' values and derivatives by log u, (3, D) each."""
+        compute = self.edges.compute
+        run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
+        return _derivatives(run, setting, self.most, compute.has_setting)
+
+
+def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
+    if not derive:
+        values = np.zeros((2, 3, len(at)))
+        values[:, 0] = [answer[: len(at)] for answer in part(np.tile(at, 3))]
+        return values[0], values[1]
+    centre = np.minimum(at, most * np.exp(-STEP))
+    away = np.log(at / centre) if (centre < at).any() else None
+    answers = []
+    for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
+        low, value, high = np.reshape(answer, (3, -1))
+        first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
+        if away is not None:
+            value, first = value + away * (first + away / 2 * second), first + away * second
+        answers.append((value, first, second))
+    return answers[0], answers[1]  # type: ignore[return-value]
+
+
+def minimise(
+    edges: Edges,
+    weight: FloatArray,
+    shift: FloatArray,
+    floor: FloatArray,
+    together: bool,
+    share: FloatArray | None = None,
+    start: Point | None = None,
+) -> Point:
+    """Return the optimum of edges that all have devices.
+
+    Args:
+        edges: the problems; their weights are not used.
+        weight: λ of each group, (G,), J/s; each edge is a group, or all of them together.
+        shift: what is added to the seconds of each entry, (D,), s.
+        floor: the least deadline of each group, (G,), s.
+        together: whether all edges are one group.
+        share: the shares, (D,), if they are given.
+        start: a point near the optimum.
+    """
+    problem = _Iteration(edges, weight, shift, floor, together, share)
+    with np.errstate(all="ignore"):
+        return problem.run(start)
+
+
+class _Iteration:
+    """The state of the iteration: columns of entries, of edges and of groups, without the edges that have ended."""
+
+    def __init__(
+        self,
+        edges: Edges,
+        weight: FloatArray,
+        shift: FloatArray,
+        floor: FloatArray,
+        together: bool,
+        share: FloatArray | None,
+    ) -> None:
+        self.edges, self.together, self.fixed = edges, together, share
+        self.shares = edges.access.shared and share is None
+        self.settings = edges.compute.has_setting
+        self.late = bool(np.isfinite(edges.most_s).any())
+        self.hungry = bool(np.isfinite(edges.most_j).any())
+        self.layout = _Layout(edges, edges.node, np.arange(len(edges.node)), together)
+        self.at = np.arange(len(edges.node))  # the entries that are left
+        self.edge_at = np.arange(edges.count)
+        self.d: Columns = {"before": edges.before_s, "shift": shift, "most_s": edges.most_s, "most_j": edges.most_j}
+        self.g: Columns = {"weight": weight, "floor": floor}
+        self.e: Columns = {}
+
+    def begin(self, start: Point | None) -> None:
+        """Set the first point, whose slacks and prices are all above 0."""
+        d, g, lay, n = self.d, self.g, self.layout, len(self.at)
+        devices = lay.total(np.ones(n))
+        d["theta"] = lay.entries(g["weight"] / devices)
+        d["u"] = np.full(n, np.nan)
+        margin = 0.1
+        if start is not None:
+            margin = 0.02
+            d["theta"] = np.maximum(start.time_price, 1e-3 * d["theta"])
+            d["theta"] = d["theta"] * lay.entries(g["weight"] / lay.total(d["theta"]))
+        if self.settings:
+            most = lay.most * np.exp(-margin)
+            d["u"] = most * np.exp(-0.5) if start is None else np.minimum(start.setting, most)
+            for _ in range(0 if start is not None else 8):
+                s, e = lay.computes(d["u"])
+                price, slope = -e[1] / s[1], e[2] / e[1] - s[2] / s[1]
+                move = np.log(d["theta"] / price) / np.where(slope > 0.1, slope, 0.1)
+                move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
+                before = d["u"]
+                d["u"] = np.minimum(before * np.exp(move), most)
+                if not (np.abs(np.log(d["u"] / before)) > 0.3).any():
+                    break
+        if self.shares:
+            of_edge = np.diff(lay.first, append=n)
+            x = np.repeat(1.0 / of_edge, of_edge) if start is None else start.share
+            d["x"] = x * (1 - margin / 2) / np.add.reduceat(x, lay.first)[lay.node]
+        else:
+            d["x"] = np.ones(n) if self.fixed is None else self.fixed
+        self.look()
+        t, j, s, e, d_ = d["t"], d["j"], d["s"], d["e"], d
+        took = d["before"] + d["shift"] + t[0] + s[0]
+        g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
+        d["wa"] = lay.entries(g["T"]) - took
+        product = 0.3 * margin * g["weight"] * g["T"] / devices
+        each = lay.entries(product)
+        if self.settings:
+            d["wd"] = np.log(lay.most / d["u"])
+            d["sigma"] = each / d["wd"]
+        if self.late:
+            d["wb"] = np.where(np.isfinite(d["most_s"]), np.maximum(d["most_s"] - took + d["shift"], 0.1 * took), 1.0)
+            d["rho"] = np.where(np.isfinite(d["most_s"]), each / d["wb"], 0.0)
+        if self.hungry:
+            used = j[0] + e[0]
+            d["wc"] = np.where(np.isfinite(d["most_j"]), np.maximum(d["most_j"] - used, 0.1 * used), 1.0)
+            d["nu"] = np.where(np.isfinite(d["most_j"]), each / d["wc"], 0.0)
+        g["phi"] = product / (g["T"] - g["floor"])
+        if self.shares:
+            price = -np.add.reduceat(j[1] + d_["theta"] * t[1], lay.first) / (1 - margin / 2)
+            self.e["mu"] = np.maximum(price, TINY) if start is None else np.maximum(start.share_price, 1e-6 * price)
+            self.e["we"] = np.full(len(self.edge_at), margin / 2)
+        self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
+
+    def look(self) -> None:
+        """Ask the parts about the present point."""
+        self.d["t"], self.d["j"] = self.layout.uploads(self.d["x"], self.shares)  # type: ignore[assignment]
+        self.d["s"], self.d["e"] = self.layout.computes(self.d["u"])  # type: ignore[assignment]
+
+    def run(self, start: Point | None) -> Point:
+        """Iterate until every group has ended, and return where."""
+        count = len(self.g["weight"])
+        columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
+        mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
+        self.begin(start)
+        for step in range(MOST_STEPS):
+            done = self.prepare()
+            bad = ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)
+            if (done | bad).any():
+                ended = done | bad
+                entries = self.layout.entries(ended)
+                for name, column in columns.items():
+                    column[self.at[entries]] = self.d[name][entries]
+                edges = np.broadcast_to(ended, self.edge_at.shape)
+                if self.shares:
+                    mu[self.edge_at[edges]] = self.e["mu"][edges]
+                at = np.flatnonzero(ended) if self.together else self.edge_at[ended]
+                deadline[at], converged[at] = self.g["T"][ended], done[ended]
+                if ended.all():
+                    break
+                self.drop(ended)
+            self.step()
+            self.look()
+        return Point(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
+
+    def drop(self, ended: BoolArray) -> None:
+        """Leave out the edges that have ended."""
+        kept, entries = ~ended, ~ended[self.layout.node]
+        self.d = {name: column[..., entries] for name, column in self.d.items() if isinstance(column, np.ndarray)} | {
+            name: tuple(row[entries] for row in column)  # type: ignore[misc]
+            for name, column in self.d.items()
+            if isinstance(column, tuple)
+        }
+        self.e = {name: column[kept] for name, column in self.e.items()}
+        self.g = {name: column[kept] for name, column in self.g.items()}
+        self.at, self.edge_at = self.at[entries], self.edge_at[kept]
+        node = (np.cumsum(kept) - 1)[self.layout.node[entries]]
+        self.layout = _Layout(self.edges, node, self.at, self.together)
+
+    def prepare(self) -> BoolArray:
+        """Compute residuals and the matrix's parts, and return which groups, (G,), have converged."""
+        d, g, e_, lay = self.d, self.g, self.e, self.layout
+        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = d["t"], d["j"], d["s"], d["e"]
+        one, pi = 1.0, d["theta"]
+        took, used = d["before"] + t + s, j + e
+        d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
+        violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
+        if self.late:
+            pi = pi + d["rho"]
+            d["rb"] = np.where(np.isfinite(d["most_s"]), took + d["wb"] - d["most_s"], 0.0)
+            violation, product = np.maximum(violation, np.abs(d["rb"]) / took), product + d["rho"] * d["wb"]
+        if self.hungry:
+            one = 1.0 + d["nu"]
+            d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
+            violation, product = np.maximum(violation, np.abs(d["rc"]) / used), product + d["nu"] * d["wc"]
+        scale, zero = 0.0, np.zeros_like(t)
+        d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
+        if self.shares:
+            d["gp"] = one * jp + pi * tp
+            d["hp"] = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0) - 1e-12 * d["gp"] + TINY
+            priced = e_["mu"][lay.node] * d["x"]
+            d["gp"] = d["gp"] + priced
+            scale = np.abs(d["gp"])
+        if self.settings:
+            bend = suu / np.minimum(su, -TINY)
+            d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
+            d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
+            asked = np.maximum(one * eu + d["sigma"], TINY)  # the price of a second at u, times -su
+            ratio = np.maximum(-pi * su, TINY) / asked
+            scale = scale + np.abs(asked * (1 - ratio))
+            d["log"] = ratio
+            d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
+            product = product + d["sigma"] * d["wd"]
+        sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
+        g["rt"] = g["weight"] - sums[0] - g["phi"]
+        g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
+        g["size"] = sums[2] + g["weight"] * g["T"]
+        pairs = (1 + self.pairs) * lay.total(zero + 1.0) + 1
+        worst = lay.total(violation, np.maximum)
+        if self.shares:
+            e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
+            g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
+            worst = np.maximum(worst, lay.group(np.abs(e_["re"]), np.maximum))
+            pairs = pairs + lay.group(np.ones(len(e_["re"])))
+        g["pairs"] = pairs
+        dual = sums[3] + np.abs(g["rt"]) * g["T"]
+        return np.asarray((g["gap"] <= TOL * g["size"]) & (worst <= TOL) & (dual <= DUAL_TOL * g["size"]))
+
+    def factor(self) -> None:
+        """Compute what the predictor and the corrector share."""
+        d, lay = self.d, self.layout
+        tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
+        x = d["x"] if self.shares else 0.0
+        late = d["rho"] / d["wb"] if self.late else 0.0
+        hungry = d["nu"] / d["wc"] if self.hungry else 0.0
+        if not self.settings:  # the block is one number
+            full, cross = hp + late * tp**2 + hungry * jp**2, 0.0
+            d["ipp"], d["iuu"], d["ipu"] = (1 / full if self.shares else hp), hu, hu
+        elif not self.shares:
+            d["ipp"], d["ipu"], d["iuu"] = hp, hp, 1 / (hu + late * su**2 + hungry * eu**2)
+        elif not (self.late or self.hungry):
+            d["ipp"], d["iuu"], d["ipu"] = 1 / hp, 1 / hu, np.zeros_like(hp)
+        else:  # the terms of the determinant are all above 0, so that nothing cancels
+            cross = tp * eu - su * jp
+            a, b = late * tp**2 + hungry * jp**2, late * su**2 + hungry * eu**2
+            det = hp * hu + hp * b + hu * a + late * hungry * cross**2
+            d["ipp"], d["iuu"] = (hu + b) / det, (hp + a) / det
+            d["ipu"] = -(late * tp * su + hungry * jp * eu) / det
+        d["qp"], d["qu"] = d["ipp"] * tp + d["ipu"] * su, d["ipu"] * tp + d["iuu"] * su
+        d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + su * d["qu"], 0.0))
+        d["c1"] = x * d["qp"] + 0.0 * tp
+        c1k = d["kappa"] * d["c1"]
+        rows = [d["kappa"], c1k, x**2 * d["ipp"] - c1k * d["c1"]] if self.shares else [d["kappa"]]
+        self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
+
+    def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
+        """Return the changes of entries, edges and groups for products of slacks and prices changed by `target`."""
+        d, g, e, lay = self.d, self.g, self.e, self.layout
+        tp, jp, su, eu = d["t"][1], d["j"][1], d["s"][1], d["e"][1]
+        gp, gu = d["gp"], d["gu"]
+        if self.settings:
+            gu = gu + d["log"] * target["sigma"] / d["wd"]
+        if self.late:
+            push = (target["rho"] + d["rho"] * d["rb"]) / d["wb"]
+            gp, gu = gp + tp * push, gu + su * push
+        if self.hungry:
+            push = (target["nu"] + d["nu"] * d["rc"]) / d["wc"]
+            gp, gu = gp + jp * push, gu + eu * push
+        p0, u0 = -d["ipp"] * gp - d["ipu"] * gu, -d["ipu"] * gp - d["iuu"] * gu
+        h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + su * u0
+        w_floor = g["T"] - g["floor"]
+        out_e: Columns = {}
+        kh = d["kappa"] * h
+        s22 = lay.group(self.rows[0]) + g["phi"] / w_floor
+        r2 = -g["rt"] + target["phi"] / w_floor
+        if self.shares:
+            sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
+            r2 = r2 + lay.group(sums[0])
+            r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
+            s12, s11 = self.rows[1], np.maximum(self.rows[2], 0.0) + e["we"] / e["mu"]
+            step_t = (r2 - lay.group(s12 * r1 / s11)) / (s22 + lay.group(s12**2 / s11))
+            out_e["mu"] = (r1 + s12 * step_t) / s11
+            out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
+            moved = out_e["mu"][lay.node]
+            theta = d["kappa"] * (h - d["c1"] * moved - lay.entries(step_t))
+            p = p0 - d["qp"] * theta - d["ipp"] * d["x"] * moved
+            u = u0 - d["qu"] * theta - d["ipu"] * d["x"] * moved
+        else:
+            step_t = (r2 + lay.total(kh)) / s22
+            theta = d["kappa"] * (h - lay.entries(step_t))
+            p, u = p0, u0 - d["qu"] * theta
+        took = tp * p + su * u
+        out: Columns = {"p": p, "u": u, "theta": theta, "wa": lay.entries(step_t) - took - d["ra"]}
+        if self.settings:
+            out["wd"], out["sigma"] = -u, (target["sigma"] + d["sigma"] * u) / d["wd"]
+        if self.late:
+            out["wb"] = np.where(np.isfinite(d["most_s"]), -took - d["rb"], 0.0)
+            out["rho"] = (target["rho"] - d["rho"] * out["wb"]) / d["wb"]
+        if self.hungry:
+            out["wc"] = np.where(np.isfinite(d["most_j"]), -(jp * p + eu * u) - d["rc"], 0.0)
+            out["nu"] = (target["nu"] - d["nu"] * out["wc"]) / d["wc"]
+        return out, out_e, {"T": step_t, "phi": (target["phi"] - g["phi"] * step_t) / w_floor}
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return the prices and slacks of entries."""
+        chosen = [
+            ("theta", "wa", True),
+            ("sigma", "wd", self.settings),
+            ("rho", "wb", self.late),
+            ("nu", "wc", self.hungry),
+        ]
+        return [(price, slack) for price, slack, used in chosen if used]
+
+    def lengths(self, step: tuple[Columns, Columns, Columns], most: float) -> tuple[FloatArray, FloatArray]:
+        """Return how much of a step, (G,), the slacks and the prices can take."""
+        (entry, edge, group), d, g, e, lay = step, self.d, self.g, self.e, self.layout
+        primal = np.maximum(np.abs(entry["p"]), np.abs(entry["u"])) / 2 if self.settings else np.abs(entry["p"]) / 2
+        dual = np.zeros_like(primal)
+        for price, slack in self.names():
+            primal, dual = np.fmax(primal, -entry[slack] / d[slack]), np.fmax(dual, -entry[price] / d[price])
+        worst = lay.total(np.stack([primal, dual]), np.maximum)
+        worst_p = np.maximum(worst[0], -group["T"] / (g["T"] - g["floor"]))
+        worst_d = np.maximum(worst[1], -group["phi"] / g["phi"])
+        if self.shares:
+            worst_p = np.maximum(worst_p, lay.group(-edge["we"] / e["we"], np.maximum))
+            worst_d = np.maximum(worst_d, lay.group(-edge["mu"] / e["mu"], np.maximum))
+        return np.minimum(1.0, most / np.maximum(worst_p, TINY)), np.minimum(1.0, most / np.maximum(worst_d, TINY))
+
+    def step(self) -> None:
+        """Take a step: the predictor aims at products of 0, and the corrector at those that the predictor deserves."""
+        d, g, e, lay = self.d, self.g, self.e, self.layout
+        self.factor()
+        products: Columns = {price: -d[price] * d[slack] for price, slack in self.names()}
+        products["phi"] = -g["phi"] * (g["T"] - g["floor"])
+        if self.shares:
+            products["mu"] = -e["mu"] * e["we"]
+        entry, edge, group = self.direction(products)
+        primal, dual = self.lengths((entry, edge, group), 1.0)
+        at_p, at_d = lay.entries(primal), lay.entries(dual)
+        left = lay.total(sum((d[z] + at_d * entry[z]) * (d[w] + at_p * entry[w]) for z, w in self.names()))
+        left = left + (g["phi"] + dual * group["phi"]) * (g["T"] + primal * group["T"] - g["floor"])
+        if self.shares:
+            left = left + lay.group((e["mu"] + dual * edge["mu"]) * (e["we"] + primal * edge["we"]))
+        centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
+        centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
+        of_entry = lay.entries(centre)
+        for price, slack in self.names():
+            products[price] = products[price] - entry[price] * entry[slack] + of_entry
+            if price in ("rho", "nu"):
+                products[price] = np.where(d[price] > 0, products[price], 0.0)
+        products["phi"] = products["phi"] - group["phi"] * group["T"] + centre
+        if self.shares:
+            of_edge = np.broadcast_to(centre, e["mu"].shape)
+            products["mu"] = products["mu"] - edge["mu"] * edge["we"] + of_edge
+        entry, edge, group = self.direction(products)
+        primal, dual = self.lengths((entry, edge, group), 0.99)
+        at_p, at_d = lay.entries(primal), lay.entries(dual)
+        for price, slack in self.names():
+            d[price], d[slack] = d[price] + at_d * entry[price], d[slack] + at_p * entry[slack]
+        g["T"], g["phi"] = g["T"] + primal * group["T"], g["phi"] + dual * group["phi"]
+        if self.shares:
+            d["x"] = d["x"] * np.exp(at_p * entry["p"])
+            e["mu"], e["we"] = e["mu"] + dual * edge["mu"], e["we"] + primal * edge["we"]
+        if self.settings:
+            d["u"] = d["u"] * np.exp(at_p * entry["u"])
