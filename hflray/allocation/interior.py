@@ -20,6 +20,8 @@ import numpy as np
 from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
+import os
+WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));MG=float(os.environ.get("MG",".1"))
 STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
 DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
@@ -193,37 +195,34 @@ class _Iteration:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        d["theta"] = lay.entries(g["weight"] / devices)
-        d["u"] = np.full(n, np.nan)
-        margin = 0.1
-        if start is not None:
-            margin = 0.02
-            d["theta"] = np.maximum(start.time_price, 1e-3 * d["theta"])
-            d["theta"] = d["theta"] * lay.entries(g["weight"] / lay.total(d["theta"]))
-        if self.settings:
-            most = lay.most * np.exp(-margin)
-            d["u"] = most * np.exp(-0.5) if start is None else np.minimum(start.setting, most)
-            for _ in range(0 if start is not None else 8):
-                s, e = lay.computes(d["u"])
-                price, slope = -e[1] / s[1], e[2] / e[1] - s[2] / s[1]
-                move = np.log(d["theta"] / price) / np.where(slope > 0.1, slope, 0.1)
-                move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
-                before = d["u"]
-                d["u"] = np.minimum(before * np.exp(move), most)
-                if not (np.abs(np.log(d["u"] / before)) > 0.3).any():
-                    break
+        margin = 0.05 if start is None else 0.01
+        even = lay.entries(g["weight"] / devices)
+        d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
         if self.shares:
-            of_edge = np.diff(lay.first, append=n)
-            x = np.repeat(1.0 / of_edge, of_edge) if start is None else start.share
-            d["x"] = x * (1 - margin / 2) / np.add.reduceat(x, lay.first)[lay.node]
+            d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
+        most = lay.most * np.exp(-margin)
+        if start is None:
+            if self.settings:
+                d["u"] = most * np.exp(-0.5)
+                self.follow_prices(most)
+            if self.shares:
+                self.share_out()
+            elif self.settings:
+                self.use_time(most)
         else:
-            d["x"] = np.ones(n) if self.fixed is None else self.fixed
+            price = np.maximum(start.time_price, 1e-3 * even)
+            d["theta"] = price * lay.entries(g["weight"] / lay.total(price))
+            d["u"] = np.minimum(start.setting, most)
+            if self.shares:
+                d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
+        if self.shares:
+            d["x"] = d["x"] * (1 - margin / 2)
         self.look()
-        t, j, s, e, d_ = d["t"], d["j"], d["s"], d["e"], d
+        t, j, s, e = d["t"], d["j"], d["s"], d["e"]
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
-        product = 0.3 * margin * g["weight"] * g["T"] / devices
+        product = PR * margin * g["weight"] * g["T"] / devices
         each = lay.entries(product)
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
@@ -237,10 +236,55 @@ class _Iteration:
             d["nu"] = np.where(np.isfinite(d["most_j"]), each / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
-            price = -np.add.reduceat(j[1] + d_["theta"] * t[1], lay.first) / (1 - margin / 2)
+            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
             self.e["mu"] = np.maximum(price, TINY) if start is None else np.maximum(start.share_price, 1e-6 * price)
             self.e["we"] = np.full(len(self.edge_at), margin / 2)
         self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
+
+    def follow_prices(self, most: FloatArray) -> None:
+        """Move the settings to where a second costs the entries' prices."""
+        d = self.d
+        for _ in range(8):
+            s, e = self.layout.computes(d["u"])
+            slope = e[2] / e[1] - s[2] / s[1]
+            move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
+            move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
+            last, d["u"] = d["u"], np.minimum(d["u"] * np.exp(move), most)
+            if not (np.abs(np.log(d["u"] / last)) > 0.3).any():
+                break
+
+    def share_out(self) -> None:
+        """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
+        d, lay = self.d, self.layout
+        own = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        longest = np.maximum.reduceat(own, lay.first)
+        for _ in range(4):
+            work = d["x"] * self.seconds()
+            extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
+            for _ in range(5):
+                each = work / ((extra + longest)[lay.node] - own)
+                total, slope = np.add.reduceat(np.stack([each, each**2 / work]), lay.first, axis=-1)
+                extra = extra + (total - 1) / slope
+            last, d["x"] = d["x"], each / total[lay.node]
+            if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
+                break
+
+    def seconds(self) -> FloatArray:
+        """Return the seconds of uploads, (D,)."""
+        return self.layout.uploads(self.d["x"], False)[0][0]
+
+    def use_time(self, most: FloatArray) -> None:
+        """Lower the settings to where the entries take as long as the slowest one of their group."""
+        d, lay = self.d, self.layout
+        own = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
+        s, _ = lay.computes(d["u"])
+        left = lay.entries(np.maximum(lay.total(own + s[0], np.maximum), self.g["floor"])) - own
+        for _ in range(3):
+            move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
+            d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
+            s, e = lay.computes(d["u"])
+        price = np.maximum(np.minimum(e[1] / np.maximum(-s[1], TINY), d["theta"]), 1e-6 * d["theta"])
+        d["theta"] = price * lay.entries(self.g["weight"] / lay.total(price))
 
     def look(self) -> None:
         """Ask the parts about the present point."""
