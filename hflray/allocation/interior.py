@@ -21,7 +21,7 @@ from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 import os
-WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));MG=float(os.environ.get("MG",".1"))
+WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));MG=float(os.environ.get("MG",".1"))
 STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
 DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
@@ -196,17 +196,21 @@ class _Iteration:
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
         margin = 0.05 if start is None else 0.01
+        most = lay.most * np.exp(-margin)
         even = lay.entries(g["weight"] / devices)
         d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
-        if self.shares:
-            d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
-        most = lay.most * np.exp(-margin)
         if start is None:
             if self.settings:
                 d["u"] = most * np.exp(-0.5)
                 self.follow_prices(most)
             if self.shares:
+                d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
+                for _ in range(RE):
+                    self.price_time(even)
+                    if self.settings:
+                        self.follow_prices(most)
+                    self.share_out()
             elif self.settings:
                 self.use_time(most)
         else:
@@ -268,6 +272,18 @@ class _Iteration:
             last, d["x"] = d["x"], each / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
+
+    def price_time(self, even: FloatArray) -> None:
+        """Set prices of time with which the present shares would be optimal, and which add up to λ."""
+        d, g, lay = self.d, self.g, self.layout
+        (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
+        slope = np.maximum(-tp, TINY)
+        own, each = np.maximum(-jp, 0.0) / slope, d["x"] / slope
+        if self.together:
+            each = each * np.add.reduceat(slope, lay.first)[lay.node]
+        sums = lay.total(np.stack([own, each]))
+        theta = np.maximum(each * lay.entries((g["weight"] + sums[0]) / sums[1]) - own, 1e-2 * even)
+        d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -351,9 +367,10 @@ class _Iteration:
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
             d["gp"] = one * jp + pi * tp
-            d["hp"] = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0) - 1e-12 * d["gp"] + TINY
             priced = e_["mu"][lay.node] * d["x"]
+            curved = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
             d["gp"] = d["gp"] + priced
+            d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
             scale = np.abs(d["gp"])
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
