@@ -21,7 +21,7 @@ from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 import os
-WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));MG=float(os.environ.get("MG",".1"))
+WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));LO=float(os.environ.get("LO",".1"));HI=float(os.environ.get("HI","1e6"));MG=float(os.environ.get("MG",".1"))
 STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
 DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
@@ -354,6 +354,7 @@ class _Iteration:
         one, pi = 1.0, d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
+        d["way"] = su
         violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
         if self.late:
             pi = pi + d["rho"]
@@ -380,6 +381,9 @@ class _Iteration:
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
+            left = np.clip((s - d["ra"]) / s, LO, HI)
+            way = np.where(d["wa"] > 0, left, 1.0)
+            d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
@@ -401,7 +405,6 @@ class _Iteration:
         """Compute what the predictor and the corrector share."""
         d, lay = self.d, self.layout
         tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
-        x = d["x"] if self.shares else 0.0
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
         if not self.settings:  # the block is one number
@@ -418,10 +421,12 @@ class _Iteration:
             d["ipp"], d["iuu"] = (hu + b) / det, (hp + a) / det
             d["ipu"] = -(late * tp * su + hungry * jp * eu) / det
         d["qp"], d["qu"] = d["ipp"] * tp + d["ipu"] * su, d["ipu"] * tp + d["iuu"] * su
-        d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + su * d["qu"], 0.0))
-        d["c1"] = x * d["qp"] + 0.0 * tp
-        c1k = d["kappa"] * d["c1"]
-        rows = [d["kappa"], c1k, x**2 * d["ipp"] - c1k * d["c1"]] if self.shares else [d["kappa"]]
+        d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
+        rows = [d["kappa"]]
+        if self.shares:
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["ipp"] + d["way"] * d["ipu"])
+            c2k = d["kappa"] * d["c2"]
+            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["ipp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
@@ -438,7 +443,7 @@ class _Iteration:
             push = (target["nu"] + d["nu"] * d["rc"]) / d["wc"]
             gp, gu = gp + jp * push, gu + eu * push
         p0, u0 = -d["ipp"] * gp - d["ipu"] * gu, -d["ipu"] * gp - d["iuu"] * gu
-        h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + su * u0
+        h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + d["way"] * u0
         w_floor = g["T"] - g["floor"]
         out_e: Columns = {}
         kh = d["kappa"] * h
@@ -448,12 +453,12 @@ class _Iteration:
             sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
             r2 = r2 + lay.group(sums[0])
             r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
-            s12, s11 = self.rows[1], np.maximum(self.rows[2], 0.0) + e["we"] / e["mu"]
-            step_t = (r2 - lay.group(s12 * r1 / s11)) / (s22 + lay.group(s12**2 / s11))
+            s21, s12, s11 = self.rows[1], self.rows[2], np.maximum(self.rows[3], 0.0) + e["we"] / e["mu"]
+            step_t = (r2 - lay.group(s21 * r1 / s11)) / (s22 + lay.group(s21 * s12 / s11))
             out_e["mu"] = (r1 + s12 * step_t) / s11
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
-            theta = d["kappa"] * (h - d["c1"] * moved - lay.entries(step_t))
+            theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
             p = p0 - d["qp"] * theta - d["ipp"] * d["x"] * moved
             u = u0 - d["qu"] * theta - d["ipu"] * d["x"] * moved
         else:
@@ -461,7 +466,8 @@ class _Iteration:
             theta = d["kappa"] * (h - lay.entries(step_t))
             p, u = p0, u0 - d["qu"] * theta
         took = tp * p + su * u
-        out: Columns = {"p": p, "u": u, "theta": theta, "wa": lay.entries(step_t) - took - d["ra"]}
+        out: Columns = {"p": p, "u": u, "theta": theta}
+        out["wa"] = lay.entries(step_t) - tp * p - d["way"] * u - d["ra"]
         if self.settings:
             out["wd"], out["sigma"] = -u, (target["sigma"] + d["sigma"] * u) / d["wd"]
         if self.late:
