@@ -21,7 +21,7 @@ from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 import os
-WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));LO=float(os.environ.get("LO",".1"));HI=float(os.environ.get("HI","1e6"));MG=float(os.environ.get("MG",".1"))
+WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));LO=float(os.environ.get("LO",".1"));HI=float(os.environ.get("HI","1e6"));COR=float(os.environ.get("COR","1"));MG=float(os.environ.get("MG",".1"))
 STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
 DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
@@ -516,14 +516,16 @@ class _Iteration:
         centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
         centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
+        weight = (primal * dual) ** COR
+        cut = lay.entries(weight)
         for price, slack in self.names():
-            products[price] = products[price] - entry[price] * entry[slack] + of_entry
+            products[price] = products[price] - cut * entry[price] * entry[slack] + of_entry
             if price in ("rho", "nu"):
                 products[price] = np.where(d[price] > 0, products[price], 0.0)
-        products["phi"] = products["phi"] - group["phi"] * group["T"] + centre
+        products["phi"] = products["phi"] - weight * group["phi"] * group["T"] + centre
         if self.shares:
             of_edge = np.broadcast_to(centre, e["mu"].shape)
-            products["mu"] = products["mu"] - edge["mu"] * edge["we"] + of_edge
+            products["mu"] = products["mu"] - weight * edge["mu"] * edge["we"] + of_edge
         entry, edge, group = self.direction(products)
         primal, dual = self.lengths((entry, edge, group), 0.99)
         at_p, at_d = lay.entries(primal), lay.entries(dual)
