@@ -20,8 +20,6 @@ import numpy as np
 from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-import os
-WA=float(os.environ.get("WA","1"));PR=float(os.environ.get("PR",".3"));RE=int(os.environ.get("RE","1"));LO=float(os.environ.get("LO",".1"));HI=float(os.environ.get("HI","1e6"));COR=float(os.environ.get("COR","1"));MG=float(os.environ.get("MG",".1"))
 STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
 DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
@@ -206,11 +204,6 @@ class _Iteration:
             if self.shares:
                 d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
-                for _ in range(RE):
-                    self.price_time(even)
-                    if self.settings:
-                        self.follow_prices(most)
-                    self.share_out()
             elif self.settings:
                 self.use_time(most)
         else:
@@ -226,7 +219,7 @@ class _Iteration:
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
-        product = PR * margin * g["weight"] * g["T"] / devices
+        product = 0.1 * margin * g["weight"] * g["T"] / devices
         each = lay.entries(product)
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
@@ -272,18 +265,6 @@ class _Iteration:
             last, d["x"] = d["x"], each / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
-
-    def price_time(self, even: FloatArray) -> None:
-        """Set prices of time with which the present shares would be optimal, and which add up to λ."""
-        d, g, lay = self.d, self.g, self.layout
-        (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
-        slope = np.maximum(-tp, TINY)
-        own, each = np.maximum(-jp, 0.0) / slope, d["x"] / slope
-        if self.together:
-            each = each * np.add.reduceat(slope, lay.first)[lay.node]
-        sums = lay.total(np.stack([own, each]))
-        theta = np.maximum(each * lay.entries((g["weight"] + sums[0]) / sums[1]) - own, 1e-2 * even)
-        d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -381,8 +362,7 @@ class _Iteration:
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
-            left = np.clip((s - d["ra"]) / s, LO, HI)
-            way = np.where(d["wa"] > 0, left, 1.0)
+            way = np.clip((s - d["ra"]) / s, 0.5, 1e6)  # seconds left for the computing, times those that it takes
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
@@ -516,7 +496,7 @@ class _Iteration:
         centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
         centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
-        weight = (primal * dual) ** COR
+        weight = primal * dual  # a predictor that is cut short says little about what is left
         cut = lay.entries(weight)
         for price, slack in self.names():
             products[price] = products[price] - cut * entry[price] * entry[slack] + of_entry
