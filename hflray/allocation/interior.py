@@ -387,26 +387,34 @@ class _Iteration:
         tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
+        zero = np.zeros_like(hp)
         if not self.settings:  # the block is one number
-            full, cross = hp + late * tp**2 + hungry * jp**2, 0.0
-            d["ipp"], d["iuu"], d["ipu"] = (1 / full if self.shares else hp), hu, hu
+            d["pp"] = 1 / (hp + late * tp**2 + hungry * jp**2) if self.shares else zero
+            d["pu"] = d["up"] = d["uu"] = d["qu"] = zero
+            d["qp"] = d["pp"] * tp
         elif not self.shares:
-            d["ipp"], d["ipu"], d["iuu"] = hp, hp, 1 / (hu + late * su**2 + hungry * eu**2)
+            d["pp"] = d["pu"] = d["up"] = d["qp"] = zero
+            d["uu"] = 1 / (hu + late * su**2 + d["log"] * hungry * eu**2)
+            d["qu"] = d["uu"] * su
         elif not (self.late or self.hungry):
-            d["ipp"], d["iuu"], d["ipu"] = 1 / hp, 1 / hu, np.zeros_like(hp)
-        else:  # the terms of the determinant are all above 0, so that nothing cancels
-            cross = tp * eu - su * jp
-            a, b = late * tp**2 + hungry * jp**2, late * su**2 + hungry * eu**2
-            det = hp * hu + hp * b + hu * a + late * hungry * cross**2
-            d["ipp"], d["iuu"] = (hu + b) / det, (hp + a) / det
-            d["ipu"] = -(late * tp * su + hungry * jp * eu) / det
-        d["qp"], d["qu"] = d["ipp"] * tp + d["ipu"] * su, d["ipu"] * tp + d["iuu"] * su
+            d["pp"], d["uu"], d["pu"], d["up"] = 1 / hp, 1 / hu, zero, zero
+            d["qp"], d["qu"] = d["pp"] * tp, d["uu"] * su
+        else:  # all terms of the determinant and of q have one sign, so that nothing cancels
+            scaled = d["log"] * hungry
+            a, b = late * tp**2 + hungry * jp**2, late * su**2 + scaled * eu**2
+            crossed = late * hungry * (tp * eu - su * jp) * (d["log"] * tp * eu - su * jp)
+            det = hp * hu + hp * b + hu * a + crossed
+            d["pp"], d["uu"] = (hu + b) / det, (hp + a) / det
+            d["pu"] = -(late * tp * su + hungry * jp * eu) / det
+            d["up"] = -(late * tp * su + scaled * jp * eu) / det
+            d["qp"] = (tp * (hu + scaled * eu**2) - hungry * jp * eu * su) / det
+            d["qu"] = (su * (hp + hungry * jp**2) - scaled * jp * eu * tp) / det
         d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
         rows = [d["kappa"]]
         if self.shares:
-            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["ipp"] + d["way"] * d["ipu"])
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
-            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["ipp"] - c2k * d["c1"]]
+            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
@@ -421,8 +429,10 @@ class _Iteration:
             gp, gu = gp + tp * push, gu + su * push
         if self.hungry:
             push = (target["nu"] + d["nu"] * d["rc"]) / d["wc"]
-            gp, gu = gp + jp * push, gu + eu * push
-        p0, u0 = -d["ipp"] * gp - d["ipu"] * gu, -d["ipu"] * gp - d["iuu"] * gu
+            gp = gp + jp * push
+            if self.settings:
+                gu = gu + d["log"] * eu * push
+        p0, u0 = -d["pp"] * gp - d["pu"] * gu, -d["up"] * gp - d["uu"] * gu
         h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + d["way"] * u0
         w_floor = g["T"] - g["floor"]
         out_e: Columns = {}
@@ -439,8 +449,8 @@ class _Iteration:
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
             theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
-            p = p0 - d["qp"] * theta - d["ipp"] * d["x"] * moved
-            u = u0 - d["qu"] * theta - d["ipu"] * d["x"] * moved
+            p = p0 - d["qp"] * theta - d["pp"] * d["x"] * moved
+            u = u0 - d["qu"] * theta - d["up"] * d["x"] * moved
         else:
             step_t = (r2 + lay.total(kh)) / s22
             theta = d["kappa"] * (h - lay.entries(step_t))
