@@ -136,6 +136,15 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
         with np.errstate(all="ignore"):
             upload_s, upload_j = packed.upload(share)
             compute_s, compute_j = packed.run(setting)
+            took = packed.before_s + upload_s + compute_s
+            deadline = np.maximum.reduceat(took, first)
+            if packed.compute.has_setting:  # who has time left computes more slowly, as the iteration left it to 1e-9
+                left = np.minimum(deadline[packed.node], packed.most_s) - packed.before_s - upload_s
+                slower = setting * np.minimum(compute_s / left, 1.0)
+                slower_s, slower_j = packed.run(slower)
+                better = (slower_s <= left * (1 + 1e-12)) & (slower_j <= compute_j)
+                setting = np.where(better, slower, setting)
+                compute_s, compute_j = np.where(better, [slower_s, slower_j], [compute_s, compute_j])
             took, used = packed.before_s + upload_s + compute_s, upload_j + compute_j
             kept = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
         good = point.converged & np.logical_and.reduceat(kept, first)
