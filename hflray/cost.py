@@ -532,12 +532,15 @@ class Senders:
 
 
 def downloads(
-    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray
+    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, node: IntArray | None = None
 ) -> tuple[FloatArray | None, FloatArray | None]:
-    """Return seconds and joules of a download of each of some devices, (n,), from their edges; None: nothing."""
+    """Return seconds and joules of a download of each of some devices, (n,), from their edges; None: nothing.
+
+    Those of one number in `node`, (n,), receive together; None: those of one edge.
+    """
     if isinstance(fleet.download, NoDownload):
         return None, None
-    return fleet.download.receive(fleet.downlinks(devices, edges), edges, work.download_bits)
+    return fleet.download.receive(fleet.downlinks(devices, edges), edges if node is None else node, work.download_bits)
 
 
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:

@@ -31,22 +31,37 @@ def edges_of(fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArr
             f"devices, of which each needs a block; accepted: {counts.max()} or more; raise it, lower "
             "scheduling.num_scheduled, or take assignment.name: even_gain"
         )
-    nothing, limits = np.zeros(len(chosen)), work.limits
-    before_s = downloads(fleet, work, chosen, at)[0]
+    return problems(fleet, work, chosen, at, at, fleet.num_edges), order
+
+
+def problems(
+    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, node: IntArray, count: int
+) -> exact.Edges:
+    """Return the problems of so many sets of devices.
+
+    Args:
+        fleet, work: the round.
+        devices: the device of each entry, (D,).
+        edges: the edge at which it is, (D,).
+        node: the set of each entry, (D,), ascending.
+        count: number of sets, of which several may be at one edge.
+    """
+    nothing, limits = np.zeros(len(devices)), work.limits
+    before_s = downloads(fleet, work, devices, edges, node)[0]
     return exact.Edges(
         access=fleet.access,
         compute=fleet.compute,
-        link=fleet.uplinks(chosen, at),
-        device=fleet.computers(chosen),
-        work=work.computing(fleet.samples[chosen]),
-        node=at,
-        count=fleet.num_edges,
+        link=fleet.uplinks(devices, edges),
+        device=fleet.computers(devices),
+        work=work.computing(fleet.samples[devices]),
+        node=node,
+        count=count,
         bits=work.device_bits,
-        weight=np.full(fleet.num_edges, work.delay_weight),
+        weight=np.full(count, work.delay_weight),
         before_s=nothing if before_s is None else before_s,
         most_j=nothing + _of_iteration(limits.device_energy_j, work),
         most_s=nothing + _of_iteration(limits.device_delay_s, work),
-    ), order
+    )
 
 
 def _of_iteration(limit: float | None, work: Workload) -> float:

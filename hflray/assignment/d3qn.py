@@ -107,14 +107,14 @@ class D3QN:
             ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices, "assignment.name = d3qn")
+        problem, scheduled = round_problem(fleet, work, devices, None)
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
         assignment = None if self._fast is None else self._fast.edges(rows)
         if assignment is None:
             assignment = self._values(rows).argmax(axis=1).astype(np.intp)
         if self.polish_ms and fleet.num_edges > 1:
-            search = search_for(problem, True, self.coupling)
+            search, _ = search_for(fleet, work, scheduled, True, self.coupling)
             # Each check of the clock ranks the exchanges again, so without a limit it is not checked more often.
             limited = {"at_once": AT_ONCE} if self.polish_ms < np.inf else {}
             search.run(assignment, begin + self.polish_ms / 1e3, **limited)
@@ -138,7 +138,7 @@ class D3QN:
             [1, 0]
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices)
+        problem, scheduled = round_problem(fleet, work, devices, None)
         return self._values(rows_of(self.spec.features, fleet, problem, scheduled))
 
     def _values(self, rows: Rows) -> Rows:

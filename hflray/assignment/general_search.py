@@ -6,7 +6,7 @@ the devices of its edge change.
 
 With a deadline for all edges, a move is estimated by the prices of the edges' delays, whose sum is λ (weak duality). It
 is made if the exact solution confirms it, the most promising ones first. An edge that cannot meet a limit, or that has
-fewer blocks than devices, costs `PENALTY_J`, so that a search leaves it first.
+fewer blocks than devices, costs `PENALTY_J` a device, so that a search leaves it first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from hflray.allocation.exact import solve, solve_together
-from hflray.allocation.general import edges_of
+from hflray.allocation.general import problems
 from hflray.assignment.state import NOWHERE
-from hflray.cost import Workload, hops
+from hflray.cost import Workload, downloads, hops
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
@@ -68,11 +68,18 @@ class GeneralSearch:
         """
         is_in = members != NOBODY
         row, _ = np.nonzero(is_in)
-        edges = edges_of(self._fleet, self._work, self._devices[members[is_in]], edge[row], row, len(edge))
-        solved = solve(replace(edges, weight=self._weight[edge]))
+        devices = self._devices[members[is_in]]
+        sets = problems(self._fleet, self._work, devices, edge[row], row, len(edge))
+        solved = solve(replace(sets, weight=self._weight[edge]))
+        spent_j = solved.energy_j + np.bincount(row, self._received_j(devices, edge[row], row), len(edge))
         q = self._work.edge_iterations
-        energy_j = np.where(solved.feasible, q * solved.energy_j, PENALTY_J) + self._hop_j[edge]
+        energy_j = np.where(solved.feasible, q * spent_j, PENALTY_J * is_in.sum(axis=1)) + self._hop_j[edge]
         return energy_j, np.where(solved.feasible, q * solved.deadline_s, 0.0) + self._hop_s[edge]
+
+    def _received_j(self, devices: IntArray, edges: IntArray, node: IntArray) -> FloatArray:
+        """Return the joules of each device's download, (n,), J; they are no part of the allocation's."""
+        received_j = downloads(self._fleet, self._work, devices, edges, node)[1]
+        return np.zeros(len(devices)) if received_j is None else received_j
 
     def _members(self) -> IntArray:
         """Return the devices of each edge, (M, n), filled with `NOBODY`."""
@@ -103,29 +110,30 @@ class GeneralSearch:
         """Solve edges whose devices have changed, and forget what was known of their moves; return the objective, J."""
         if self._coupling == "joint":
             # Prices of the delays: an edge that ends before the others has none.
-            self._value, self._weight = self._together(self.assignment)
+            self.value, self._weight = self._together(self.assignment)
             edges = np.arange(len(self._hop_s))
         self._energy_j[edges], self._delay_s[edges] = self._costs(edges, self._members()[edges])
         at = np.isin(self.assignment, edges)
         self._leave[:, at], self._swap[:, at] = np.nan, np.nan
         self._join[:, :, edges] = np.nan
         if self._coupling == "per_edge":
-            self._value = float(self._energy_j.sum() + self._work.delay_weight * self._round_s(self._delay_s))
-        return self._value
+            self.value = float(self._energy_j.sum() + self._work.delay_weight * self._round_s(self._delay_s))
+        return self.value
 
     def _together(self, assignment: IntArray) -> tuple[float, FloatArray]:
         """Return the objective, J, under one deadline, and the price of each edge's delay, (M,), J/s."""
         order = np.argsort(assignment, kind="stable")
         order = order[assignment[order] != NOWHERE]
         edge = assignment[order]
-        problem = edges_of(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
+        problem = problems(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
         weight, q = self._work.delay_weight, self._work.edge_iterations
         solved = solve_together(problem, q, self._hop_s, weight)
         if not solved.feasible.all():
-            return PENALTY_J * int((~solved.feasible).sum()), np.full(len(self._hop_s), weight / len(self._hop_s))
+            return PENALTY_J * int((~solved.feasible[edge]).sum()), np.full(len(self._hop_s), weight / len(self._hop_s))
         delay_s = q * solved.deadline_s + self._hop_s
-        objective = float((q * solved.energy_j + self._hop_j).sum() + weight * delay_s.max())
-        return objective, np.maximum(solved.edge_price, 1e-9 * weight)
+        energy_j = q * solved.energy_j.sum() + q * self._received_j(self._devices[order], edge, edge).sum()
+        price = np.bincount(edge, solved.time_price, len(self._hop_s))
+        return float(energy_j + self._hop_j.sum() + weight * delay_s.max()), np.maximum(price, 1e-9 * weight)
 
     def _round_s(self, delay_s: FloatArray, size: IntArray | None = None) -> FloatArray:
         """Return T of edges with T_m, (…, M), s: the largest, or the mean over edges with devices."""
@@ -189,7 +197,7 @@ class GeneralSearch:
         if self._coupling == "joint":
             priced = self._weight[m] * (left[1] - self._delay_s[m])
             priced += np.where(same, 0.0, self._weight[k] * (joined[1] - self._delay_s[k]))
-            return np.asarray(self._value + (energy_j - self._energy_j.sum()) + priced)
+            return np.asarray(self.value + (energy_j - self._energy_j.sum()) + priced)
         delay_s = np.tile(self._delay_s, (len(a), 1))
         delay_s[rows, k] = np.where(same, left[1], joined[1])
         delay_s[rows, m] = left[1]
@@ -248,7 +256,7 @@ class GeneralSearch:
             for moves in self._moves():
                 best = moves[np.argsort(self._values(moves), kind="stable")] if len(moves) else moves
                 if len(best) and self.make_first(best, value - GAIN * abs(value)) is not None:
-                    value = self._value
+                    value = self.value
                     break
             else:
                 break

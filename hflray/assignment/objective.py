@@ -122,7 +122,7 @@ class Totals(NamedTuple):
 
 
 def round_problem(
-    fleet: Fleet, work: Workload, devices: ArrayLike, asked_by: str = "the lower bound"
+    fleet: Fleet, work: Workload, devices: ArrayLike, asked_by: str | None = "the lower bound"
 ) -> tuple[RoundProblem, IntArray]:
     """Return the problem of the scheduled `devices`, and their checked indices, (H,).
 
@@ -130,11 +130,10 @@ def round_problem(
         ConfigError: `asked_by` would price another physics than the paper's, a download or limits; or an index is
             wrong, or a value is not finite and above 0, and the message names the array and the first bad index.
     """
-    if is_general(fleet, work):
+    if asked_by is not None and is_general(fleet, work):
         raise ConfigError(
             f"cost, allocation.limits: {asked_by} prices frequency division (fdma, dvfs) without downloads and limits "
-            "alone; accepted with other settings: assignment.name geographic, random, best_gain, even_gain, "
-            "load_balanced, home, or your own; set one of them"
+            "alone; leave it out with other settings"
         )
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
     gain = checked_gain(fleet, scheduled[:, None], np.arange(fleet.num_edges))
