@@ -9,8 +9,6 @@ through T₂ and a later deadline, which lies below them, for which the price of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hflray.allocation.interior import Edges, minimise
@@ -37,7 +35,7 @@ class _Node:
 
     def repeated(self, index: IntArray) -> Edges:
         """Return the problem of these entries."""
-        return take(self.edges, index, np.zeros(len(index), dtype=np.intp), 1, self.edges.weight)
+        return self.edges.part(index, np.zeros(len(index), dtype=np.intp), 1, self.edges.weight)
 
     def costs(self, deadline: FloatArray) -> FloatArray:
         """Return the least joules with each deadline and count, (g, n, k); infinite where a constraint is broken."""
@@ -86,22 +84,6 @@ class _Node:
         return values, all_counts, bounds
 
 
-def take(edges: Edges, index: IntArray, node: IntArray, count: int, weight: FloatArray) -> Edges:
-    """Return the problem of some entries."""
-    return replace(
-        edges,
-        link=edges.link.take(index),
-        device=edges.device.take(index),
-        work=edges.work.take(index),
-        before_s=edges.before_s[index],
-        most_j=edges.most_j[index],
-        most_s=edges.most_s[index],
-        node=node,
-        count=count,
-        weight=weight,
-    )
-
-
 def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool) -> FloatArray:
     """Return the best shares, (D,), of edges that all have entries; NaN where no shares keep the constraints.
 
@@ -111,7 +93,7 @@ def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: Flo
     relaxed = minimise(edges, weight, shift[edges.node], floor, together)
     parts = np.split(np.arange(len(edges.node)), np.flatnonzero(np.diff(edges.node)) + 1)
     nodes = [
-        _Node(take(edges, part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts
+        _Node(edges.part(part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts
     ]
     groups = [range(len(nodes))] if together else [range(m, m + 1) for m in range(len(nodes))]
     share = np.full(len(edges.node), np.nan)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.interior import Edges, Point, minimise
+from hflray.allocation.interior import TOL, Edges, Point, minimise
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
@@ -50,7 +50,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, start: Solved | None = None) -> Solved:
+def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> Solved:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -59,6 +59,7 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
     Args:
         edges: the problems.
         start: an allocation of the same entries near the optimum, from which the iteration starts.
+        tolerance: how far an objective may be from the optimum, relative to it.
     """
     present, packed = pack(edges)
     if not packed.count:
@@ -66,7 +67,7 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
     share = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
     first = None if start is None else _point(start, present)
-    point = minimise(packed, packed.weight, shift, floor, False, share, first)
+    point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
     return _finish(edges, present, packed, point)
 
 

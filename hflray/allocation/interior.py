@@ -12,7 +12,10 @@ errors of 1e-8 do not move the optimum's objective to the first order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,9 @@ from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 STEP = 1e-4  # of the differences, in log x and log u
-TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
-DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
+TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
+# residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
+THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 80
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -58,6 +62,14 @@ class Edges:
     most_j: FloatArray
     most_s: FloatArray
 
+    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> Edges:
+        """Return the problem of some entries, with new numbers of their edges."""
+        return replace(
+            self, link=self.link.take(entries), device=self.device.take(entries), work=self.work.take(entries),
+            before_s=self.before_s[entries], most_j=self.most_j[entries], most_s=self.most_s[entries],
+            node=node, count=count, weight=weight,
+        )  # fmt: skip
+
     def upload(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the seconds and the joules, (D,), of uploads with these shares, (D,)."""
         return self.access.upload(share, self.link, self.bits)
@@ -86,6 +98,13 @@ class Point:
     share_price: FloatArray
     deadline_s: FloatArray
     converged: BoolArray
+
+    def part(self, entries: Any, groups: Any) -> Point:
+        """Return the point of some edges, each of which is a group."""
+        return Point(
+            self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
+            self.deadline_s[groups], self.converged[groups],
+        )  # fmt: skip
 
 
 class _Layout:
@@ -148,6 +167,7 @@ def minimise(
     together: bool,
     share: FloatArray | None = None,
     start: Point | None = None,
+    tol: float = TOL,
 ) -> Point:
     """Return the optimum of edges that all have devices.
 
@@ -159,10 +179,29 @@ def minimise(
         together: whether all edges are one group.
         share: the shares, (D,), if they are given.
         start: a point near the optimum.
+        tol: largest relative gap and violation.
     """
-    problem = _Iteration(edges, weight, shift, floor, together, share)
-    with np.errstate(all="ignore"):
-        return problem.run(start)
+
+    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Point | None) -> Point:
+        at, groups = index
+        problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
+        with np.errstate(all="ignore"):
+            return problem.run(start)
+
+    threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
+    if together or threads <= 1:
+        return alone(edges, (slice(None), slice(None)), share, start)
+    cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))
+    pieces = []
+    for i, j in pairwise(cuts.tolist()):
+        first, last = int(edges.node[i]), int(edges.node[j - 1]) + 1
+        at, groups = slice(i, j), slice(first, last)
+        part = edges.part(at, edges.node[at] - first, last - first, edges.weight[groups])
+        pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
+    with ThreadPoolExecutor(threads) as pool:
+        points = list(pool.map(alone, *zip(*pieces, strict=True)))
+    names = [field.name for field in fields(Point)]
+    return Point(**{name: np.concatenate([getattr(point, name) for point in points]) for name in names})
 
 
 class _Iteration:
@@ -176,7 +215,9 @@ class _Iteration:
         floor: FloatArray,
         together: bool,
         share: FloatArray | None,
+        tol: float,
     ) -> None:
+        self.tol = tol
         self.edges, self.together, self.fixed = edges, together, share
         self.shares = edges.access.shared and share is None
         self.settings = edges.compute.has_setting
@@ -193,7 +234,7 @@ class _Iteration:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.05 if start is None else 0.01
+        margin = 0.05 if start is None else 0.002
         most = lay.most * np.exp(-margin)
         even = lay.entries(g["weight"] / devices)
         d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
@@ -212,6 +253,7 @@ class _Iteration:
             d["u"] = np.minimum(start.setting, most)
             if self.shares:
                 d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
+                self.share_out()
         if self.shares:
             d["x"] = d["x"] * (1 - margin / 2)
         self.look()
@@ -294,22 +336,25 @@ class _Iteration:
         columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
         mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
         self.begin(start)
+        ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
-            bad = ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)
-            if (done | bad).any():
-                ended = done | bad
-                entries = self.layout.entries(ended)
+            new = (done | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
+            if new.any():
+                entries = self.layout.entries(new)
                 for name, column in columns.items():
                     column[self.at[entries]] = self.d[name][entries]
-                edges = np.broadcast_to(ended, self.edge_at.shape)
+                edges = np.broadcast_to(new, self.edge_at.shape)
                 if self.shares:
                     mu[self.edge_at[edges]] = self.e["mu"][edges]
-                at = np.flatnonzero(ended) if self.together else self.edge_at[ended]
-                deadline[at], converged[at] = self.g["T"][ended], done[ended]
-                if ended.all():
-                    break
+                at = np.flatnonzero(new) if self.together else self.edge_at[new]
+                deadline[at], converged[at] = self.g["T"][new], done[new]
+                ended = ended | new
+            if ended.all():
+                break
+            if ended.mean() > 0.25:
                 self.drop(ended)
+                ended = ended[~ended]
             self.step()
             self.look()
         return Point(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
@@ -336,15 +381,18 @@ class _Iteration:
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
         d["way"] = su
-        violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
+        violation = (d["ra"] - d["wa"]) / lay.entries(g["T"])
+        product, unmet = d["theta"] * d["wa"], d["theta"] * np.abs(d["ra"])
         if self.late:
             pi = pi + d["rho"]
             d["rb"] = np.where(np.isfinite(d["most_s"]), took + d["wb"] - d["most_s"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rb"]) / took), product + d["rho"] * d["wb"]
+            violation = np.maximum(violation, (took - d["most_s"]) / took)
+            product, unmet = product + d["rho"] * d["wb"], unmet + d["rho"] * np.abs(d["rb"])
         if self.hungry:
             one = 1.0 + d["nu"]
             d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rc"]) / used), product + d["nu"] * d["wc"]
+            violation = np.maximum(violation, (used - d["most_j"]) / used)
+            product, unmet = product + d["nu"] * d["wc"], unmet + d["nu"] * np.abs(d["rc"])
         scale, zero = 0.0, np.zeros_like(t)
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
@@ -366,7 +414,7 @@ class _Iteration:
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
-        sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
+        sums = lay.total(np.stack([d["theta"], product, used, scale + zero, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
@@ -375,11 +423,12 @@ class _Iteration:
         if self.shares:
             e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
             g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
-            worst = np.maximum(worst, lay.group(np.abs(e_["re"]), np.maximum))
+            worst = np.maximum(worst, lay.group(e_["re"] - e_["we"], np.maximum))
             pairs = pairs + lay.group(np.ones(len(e_["re"])))
         g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
-        return np.asarray((g["gap"] <= TOL * g["size"]) & (worst <= TOL) & (dual <= DUAL_TOL * g["size"]))
+        gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
+        return np.asarray((gap <= self.tol * g["size"]) & (worst <= self.tol) & (dual <= 1e3 * self.tol * g["size"]))
 
     def factor(self) -> None:
         """Compute what the predictor and the corrector share."""
@@ -504,7 +553,7 @@ class _Iteration:
         if self.shares:
             left = left + lay.group((e["mu"] + dual * edge["mu"]) * (e["we"] + primal * edge["we"]))
         centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
-        centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
+        centre = np.maximum(centre, 0.1 * self.tol * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
         weight = primal * dual  # a predictor that is cut short says little about what is left
         cut = lay.entries(weight)
