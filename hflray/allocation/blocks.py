@@ -92,9 +92,7 @@ def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: Flo
     blocks = edges.access.blocks or 1
     relaxed = minimise(edges, weight, shift[edges.node], floor, together)
     parts = np.split(np.arange(len(edges.node)), np.flatnonzero(np.diff(edges.node)) + 1)
-    nodes = [
-        _Node(edges.part(part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts
-    ]
+    nodes = [_Node(edges.part(part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts]
     groups = [range(len(nodes))] if together else [range(m, m + 1) for m in range(len(nodes))]
     share = np.full(len(edges.node), np.nan)
     for g, members in enumerate(groups):

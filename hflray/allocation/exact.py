@@ -121,7 +121,9 @@ def _point(start: Solved, present: IntArray) -> Point | None:
     needed = np.concatenate([start.share, start.time_price])
     if not np.isfinite(needed).all():
         return None
-    return Point(start.share, start.setting, start.time_price, start.share_price[present], start.deadline_s, start.feasible)
+    return Point(
+        start.share, start.setting, start.time_price, start.share_price[present], start.deadline_s, start.feasible
+    )
 
 
 def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None) -> Solved:

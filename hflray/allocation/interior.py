@@ -245,6 +245,7 @@ class _Iteration:
             if self.shares:
                 d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
+                self.price_time()
             elif self.settings:
                 self.use_time(most)
         else:
@@ -254,6 +255,7 @@ class _Iteration:
             if self.shares:
                 d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
                 self.share_out()
+                self.price_time()
         if self.shares:
             d["x"] = d["x"] * (1 - margin / 2)
         self.look()
@@ -302,11 +304,23 @@ class _Iteration:
             extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
             for _ in range(5):
                 each = work / ((extra + longest)[lay.node] - own)
-                total, slope = np.add.reduceat(np.stack([each, each**2 / work]), lay.first, axis=-1)
+                total, slope = np.add.reduceat(np.array([each, each**2 / work]), lay.first, axis=-1)
                 extra = extra + (total - 1) / slope
             last, d["x"] = d["x"], each / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
+
+    def price_time(self) -> None:
+        """Move the prices of time to where the present shares would be the best, but not far below an even part of λ."""
+        d, g, lay = self.d, self.g, self.layout
+        (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
+        slope = np.maximum(-tp, TINY)
+        own, each = np.maximum(-jp, 0.0) / slope, d["x"] / slope
+        if self.together:  # each edge has a price of shares of its own
+            each = each / np.add.reduceat(each, lay.first)[lay.node]
+        sums = lay.total(np.array([own, each]))
+        theta = np.maximum(each * lay.entries((g["weight"] + sums[0]) / sums[1]) - own, 0.1 * d["theta"])
+        d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -410,11 +424,13 @@ class _Iteration:
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
-            way = np.clip((s - d["ra"]) / s, 0.5, 1e6)  # seconds left for the computing, times those that it takes
+            way = np.minimum(
+                np.maximum((s - d["ra"]) / s, 0.5), 1e6
+            )  # seconds left for the computing, times those that it takes
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
-        sums = lay.total(np.stack([d["theta"], product, used, scale + zero, unmet]))
+        sums = lay.total(np.array([d["theta"], product, used, scale + zero, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
@@ -464,7 +480,7 @@ class _Iteration:
             d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
             rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
-        self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
+        self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
         """Return the changes of entries, edges and groups for products of slacks and prices changed by `target`."""
@@ -489,7 +505,7 @@ class _Iteration:
         s22 = lay.group(self.rows[0]) + g["phi"] / w_floor
         r2 = -g["rt"] + target["phi"] / w_floor
         if self.shares:
-            sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
+            sums = np.add.reduceat(np.array([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
             r2 = r2 + lay.group(sums[0])
             r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
             s21, s12, s11 = self.rows[1], self.rows[2], np.maximum(self.rows[3], 0.0) + e["we"] / e["mu"]
@@ -519,7 +535,12 @@ class _Iteration:
 
     def names(self) -> list[tuple[str, str]]:
         """Return the prices and slacks of entries."""
-        chosen = [("theta", "wa", True), ("sigma", "wd", self.settings), ("rho", "wb", self.late), ("nu", "wc", self.hungry)]
+        chosen = [
+            ("theta", "wa", True),
+            ("sigma", "wd", self.settings),
+            ("rho", "wb", self.late),
+            ("nu", "wc", self.hungry),
+        ]
         return [(price, slack) for price, slack, used in chosen if used]
 
     def lengths(self, step: tuple[Columns, Columns, Columns], most: float) -> tuple[FloatArray, FloatArray]:
@@ -529,7 +550,7 @@ class _Iteration:
         dual = np.zeros_like(primal)
         for price, slack in self.names():
             primal, dual = np.fmax(primal, -entry[slack] / d[slack]), np.fmax(dual, -entry[price] / d[price])
-        worst = lay.total(np.stack([primal, dual]), np.maximum)
+        worst = lay.total(np.array([primal, dual]), np.maximum)
         worst_p = np.maximum(worst[0], -group["T"] / (g["T"] - g["floor"]))
         worst_d = np.maximum(worst[1], -group["phi"] / g["phi"])
         if self.shares:
@@ -552,7 +573,7 @@ class _Iteration:
         left = left + (g["phi"] + dual * group["phi"]) * (g["T"] + primal * group["T"] - g["floor"])
         if self.shares:
             left = left + lay.group((e["mu"] + dual * edge["mu"]) * (e["we"] + primal * edge["we"]))
-        centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
+        centre = np.minimum(np.maximum(left / g["gap"], 1e-2), 1.0) ** 3 * g["gap"] / g["pairs"]
         centre = np.maximum(centre, 0.1 * self.tol * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
         weight = primal * dual  # a predictor that is cut short says little about what is left
