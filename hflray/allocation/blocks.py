@@ -62,7 +62,7 @@ class _Node:
         finite = np.isfinite(costs)
         least = finite.argmax(axis=2)
         spare = self.blocks - least.sum(axis=1) - n
-        possible = finite.any(axis=2).all(axis=1) & (spare >= 0)
+        possible = np.all(np.any(finite, axis=2), axis=1) & (spare >= 0)
         costs, least, spare = costs[possible], least[possible], spare[possible]
         with np.errstate(invalid="ignore"):
             gains = costs[..., :-1] - costs[..., 1:]
@@ -108,9 +108,10 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
     """Return the best counts of each node, (n,), under one deadline, or an empty list if there are none."""
 
     def look(deadline: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray, list[IntArray]]:
-        """Return V at each deadline, a lower bound on V + λT over the interval of a width that ends there, and counts."""
+        """Return V, a lower bound on V + λT over the intervals of a width that end at the deadlines, and counts."""
         size = max(1, MOST_NUMBERS // sum(node.most * len(node.edges.node) for node in nodes))
-        value, line, counts = np.zeros(len(deadline)), np.zeros(len(deadline)), [[] for _ in nodes]  # type: ignore[var-annotated]
+        value, line = np.zeros((2, len(deadline)))
+        counts: list[list[IntArray]] = [[] for _ in nodes]
         for i in range(0, len(deadline), size):
             piece = slice(i, i + size)
             for node, late, count in zip(nodes, shift, counts, strict=True):
@@ -127,7 +128,8 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
         tilted = np.minimum(value + weight * deadline, line + weight * first)
         return value, np.maximum(flat, tilted), [np.concatenate(count) for count in counts]
 
-    best, found = np.inf, [np.empty(0, dtype=np.intp)][:0]
+    best = np.inf
+    found: list[IntArray] = []
     deadline = relaxed * np.geomspace(1.0, 1e4, 60)
     for _ in range(3):
         value, _, counts = look(deadline, 1e-3 * deadline)

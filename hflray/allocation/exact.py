@@ -1,4 +1,4 @@
-"""One exact allocator for every pair of an access and a compute: the least joules and λ times the deadline of each edge.
+"""One exact allocator for every pair of an access and a compute: the least joules plus λ times the deadline.
 
 `solve` treats each edge alone, and `solve_together` gives all edges one deadline. Both rest on the interior-point
 iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflray.allocation.blocks` finds the blocks.
@@ -6,8 +6,7 @@ iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -157,7 +156,8 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
         per_edge[:, present] = np.where(good, rows, [[np.inf]] * 3 + [[np.nan]])
         per_entry[:] = share, setting, compute_s, compute_j, upload_s, upload_j, point.time_price
         per_entry[:, ~good[packed.node]] = np.nan
-    return Solved(*per_entry, *per_edge, feasible)
+    names = [field.name for field in fields(Solved)]
+    return Solved(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
 
 
 def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:

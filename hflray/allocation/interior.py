@@ -1,13 +1,16 @@
-"""The interior-point iteration behind `hflray.allocation.exact`: a safeguarded Newton method for any access and compute.
+"""The iteration behind `hflray.allocation.exact`: an interior-point Newton method for any access and compute.
 
 An edge has a deadline T, and each of its devices a share x and a setting u. With the seconds t(x), s(u) and the joules
 E(x), e(u) of its upload and of its computing, the problem of a group of edges with one deadline is to minimise
 ``Σ (E + e) + λT`` subject to ``before + t + s + shift ≤ T``, ``Σ x ≤ 1`` at each edge, ``u ≤ most``, ``T ≥ floor``, and
-the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose product
-falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T and the prices. Each device
-has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that a step takes time
-in proportion to the devices. A part tells values alone: derivatives by log x and log u are central differences, whose
-errors of 1e-8 do not move the optimum's objective to the first order.
+the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose
+product falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T, the slacks and the
+prices. Each device has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that
+a step takes time in proportion to the devices. A part tells values alone: derivatives by log x and log u are central
+differences, whose errors of 1e-8 move the optimum's objective to the second order alone.
+
+Prices are `theta` of T, `mu` of the shares, `sigma` of ``u ≤ most``, `phi` of ``T ≥ floor``, `rho` of most_s and `nu`
+of most_j; slacks are `wa`, `we`, `wd`, ``T - floor``, `wb` and `wc` in this order; residuals begin with r.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ MOST_STEPS = 80
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
+Rows = tuple[FloatArray, FloatArray, FloatArray]  # values and the first and second derivatives of each entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,38 +129,38 @@ class _Layout:
         """Return the sums, (..., G), over the entries, (..., D), of each group."""
         return self.group(reduce.reduceat(values, self.first, axis=-1), reduce)
 
-    def entries(self, of_groups: FloatArray) -> FloatArray:
+    def entries(self, of_groups: Any) -> Any:
         """Return the value of each entry's group, (D,)."""
         return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
 
-    def uploads(self, share: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log x, (3, D) each."""
+    def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
         access, bits = self.edges.access, self.edges.bits
         return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
 
-    def computes(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log u, (3, D) each."""
+    def computes(self, setting: FloatArray) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
         compute = self.edges.compute
         run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
         return _derivatives(run, setting, self.most, compute.has_setting)
 
 
-def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
+def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[Rows, Rows]:
     """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
     if not derive:
-        values = np.zeros((2, 3, len(at)))
-        values[:, 0] = [answer[: len(at)] for answer in part(np.tile(at, 3))]
-        return values[0], values[1]
+        zero = np.zeros(len(at))
+        seconds, joules = (np.asarray(answer, dtype=np.float64)[: len(at)] for answer in part(np.tile(at, 3)))
+        return (seconds, zero, zero), (joules, zero, zero)
     centre = np.minimum(at, most * np.exp(-STEP))
     away = np.log(at / centre) if (centre < at).any() else None
-    answers = []
+    answers: list[Rows] = []
     for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
         low, value, high = np.reshape(answer, (3, -1))
         first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
         if away is not None:
             value, first = value + away * (first + away / 2 * second), first + away * second
         answers.append((value, first, second))
-    return answers[0], answers[1]  # type: ignore[return-value]
+    return answers[0], answers[1]
 
 
 def minimise(
@@ -259,7 +263,7 @@ class _Iteration:
         if self.shares:
             d["x"] = d["x"] * (1 - margin / 2)
         self.look()
-        t, j, s, e = d["t"], d["j"], d["s"], d["e"]
+        t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
@@ -311,7 +315,7 @@ class _Iteration:
                 break
 
     def price_time(self) -> None:
-        """Move the prices of time to where the present shares would be the best, but not far below an even part of λ."""
+        """Move the prices of time to where the present shares would be the best, but not far down."""
         d, g, lay = self.d, self.g, self.layout
         (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
         slope = np.maximum(-tp, TINY)
@@ -341,8 +345,7 @@ class _Iteration:
 
     def look(self) -> None:
         """Ask the parts about the present point."""
-        self.d["t"], self.d["j"] = self.layout.uploads(self.d["x"], self.shares)  # type: ignore[assignment]
-        self.d["s"], self.d["e"] = self.layout.computes(self.d["u"])  # type: ignore[assignment]
+        self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
     def run(self, start: Point | None) -> Point:
         """Iterate until every group has ended, and return where."""
@@ -376,11 +379,9 @@ class _Iteration:
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
         kept, entries = ~ended, ~ended[self.layout.node]
-        self.d = {name: column[..., entries] for name, column in self.d.items() if isinstance(column, np.ndarray)} | {
-            name: tuple(row[entries] for row in column)  # type: ignore[misc]
-            for name, column in self.d.items()
-            if isinstance(column, tuple)
-        }
+        self.d = {name: column[entries] for name, column in self.d.items()}
+        t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
+        self.looked = t, j, s, e
         self.e = {name: column[kept] for name, column in self.e.items()}
         self.g = {name: column[kept] for name, column in self.g.items()}
         self.at, self.edge_at = self.at[entries], self.edge_at[kept]
@@ -390,8 +391,9 @@ class _Iteration:
     def prepare(self) -> BoolArray:
         """Compute residuals and the matrix's parts, and return which groups, (G,), have converged."""
         d, g, e_, lay = self.d, self.g, self.e, self.layout
-        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = d["t"], d["j"], d["s"], d["e"]
-        one, pi = 1.0, d["theta"]
+        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
+        one: Any = 1.0
+        pi = d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
         d["way"] = su
@@ -407,7 +409,8 @@ class _Iteration:
             d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
             violation = np.maximum(violation, (used - d["most_j"]) / used)
             product, unmet = product + d["nu"] * d["wc"], unmet + d["nu"] * np.abs(d["rc"])
-        scale, zero = 0.0, np.zeros_like(t)
+        zero = np.zeros_like(t)
+        scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
             d["gp"] = one * jp + pi * tp
@@ -420,17 +423,18 @@ class _Iteration:
             bend = suu / np.minimum(su, -TINY)
             d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
             d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
-            asked = np.maximum(one * eu + d["sigma"], TINY)  # the price of a second at u, times -su
+            # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
+            # their logarithms, in which a power law is linear, and not in them.
+            asked = np.maximum(one * eu + d["sigma"], TINY)
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
-            way = np.minimum(
-                np.maximum((s - d["ra"]) / s, 0.5), 1e6
-            )  # seconds left for the computing, times those that it takes
+            # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
+            way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
-        sums = lay.total(np.array([d["theta"], product, used, scale + zero, unmet]))
+        sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
@@ -449,7 +453,7 @@ class _Iteration:
     def factor(self) -> None:
         """Compute what the predictor and the corrector share."""
         d, lay = self.d, self.layout
-        tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
+        (tp, jp, su, eu), hp, hu = (rows[1] for rows in self.looked), d["hp"], d["hu"]
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
         zero = np.zeros_like(hp)
@@ -485,7 +489,7 @@ class _Iteration:
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
         """Return the changes of entries, edges and groups for products of slacks and prices changed by `target`."""
         d, g, e, lay = self.d, self.g, self.e, self.layout
-        tp, jp, su, eu = d["t"][1], d["j"][1], d["s"][1], d["e"][1]
+        tp, jp, su, eu = (rows[1] for rows in self.looked)
         gp, gu = d["gp"], d["gu"]
         if self.settings:
             gu = gu + d["log"] * target["sigma"] / d["wd"]
