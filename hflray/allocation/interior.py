@@ -30,7 +30,7 @@ STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
 THREADED = 4096  # batches of more entries are faster with threads
-MOST_STEPS = 80
+MOST_STEPS = 120
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
