@@ -1,4 +1,4 @@
-"""One exact allocator for every pair of an access and a compute: the least joules and λ times the deadline of each edge.
+"""One exact allocator for every pair of an access and a compute: the least joules plus λ times the deadline.
 
 `solve` treats each edge alone, and `solve_together` gives all edges one deadline. Both rest on the interior-point
 iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflray.allocation.blocks` finds the blocks.
@@ -6,11 +6,11 @@ iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from hflray.allocation.interior import Edges, Point, minimise
+from hflray.allocation.interior import TOL, Edges, Point, minimise
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
@@ -49,7 +49,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, start: Solved | None = None) -> Solved:
+def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> Solved:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -58,6 +58,7 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
     Args:
         edges: the problems.
         start: an allocation of the same entries near the optimum, from which the iteration starts.
+        tolerance: how far an objective may be from the optimum, relative to it.
     """
     present, packed = pack(edges)
     if not packed.count:
@@ -65,7 +66,7 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
     share = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
     first = None if start is None else _point(start, present)
-    point = minimise(packed, packed.weight, shift, floor, False, share, first)
+    point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
     return _finish(edges, present, packed, point)
 
 
@@ -155,7 +156,8 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
         per_edge[:, present] = np.where(good, rows, [[np.inf]] * 3 + [[np.nan]])
         per_entry[:] = share, setting, compute_s, compute_j, upload_s, upload_j, point.time_price
         per_entry[:, ~good[packed.node]] = np.nan
-    return Solved(*per_entry, *per_edge, feasible)
+    names = [field.name for field in fields(Solved)]
+    return Solved(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
 
 
 def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:

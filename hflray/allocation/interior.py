@@ -1,18 +1,24 @@
-"""The interior-point iteration behind `hflray.allocation.exact`: a safeguarded Newton method for any access and compute.
+"""The iteration behind `hflray.allocation.exact`: an interior-point Newton method for any access and compute.
 
 An edge has a deadline T, and each of its devices a share x and a setting u. With the seconds t(x), s(u) and the joules
 E(x), e(u) of its upload and of its computing, the problem of a group of edges with one deadline is to minimise
 ``Σ (E + e) + λT`` subject to ``before + t + s + shift ≤ T``, ``Σ x ≤ 1`` at each edge, ``u ≤ most``, ``T ≥ floor``, and
-the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose product
-falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T and the prices. Each device
-has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that a step takes time
-in proportion to the devices. A part tells values alone: derivatives by log x and log u are central differences, whose
-errors of 1e-8 do not move the optimum's objective to the first order.
+the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose
+product falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T, the slacks and the
+prices. Each device has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that
+a step takes time in proportion to the devices. A part tells values alone: derivatives by log x and log u are central
+differences, whose errors of 1e-8 move the optimum's objective to the second order alone.
+
+Prices are `theta` of T, `mu` of the shares, `sigma` of ``u ≤ most``, `phi` of ``T ≥ floor``, `rho` of most_s and `nu`
+of most_j; slacks are `wa`, `we`, `wd`, ``T - floor``, `wb` and `wc` in this order; residuals begin with r.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,12 +27,14 @@ from hflray.physics.base import Access, Compute, Device, Link, Work
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 STEP = 1e-4  # of the differences, in log x and log u
-TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
-DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
-MOST_STEPS = 80
+TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
+# residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
+THREADED = 4096  # batches of more entries are faster with threads
+MOST_STEPS = 120
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
+Rows = tuple[FloatArray, FloatArray, FloatArray]  # values and the first and second derivatives of each entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +66,14 @@ class Edges:
     most_j: FloatArray
     most_s: FloatArray
 
+    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> Edges:
+        """Return the problem of some entries, with new numbers of their edges."""
+        return replace(
+            self, link=self.link.take(entries), device=self.device.take(entries), work=self.work.take(entries),
+            before_s=self.before_s[entries], most_j=self.most_j[entries], most_s=self.most_s[entries],
+            node=node, count=count, weight=weight,
+        )  # fmt: skip
+
     def upload(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the seconds and the joules, (D,), of uploads with these shares, (D,)."""
         return self.access.upload(share, self.link, self.bits)
@@ -87,6 +103,13 @@ class Point:
     deadline_s: FloatArray
     converged: BoolArray
 
+    def part(self, entries: Any, groups: Any) -> Point:
+        """Return the point of some edges, each of which is a group."""
+        return Point(
+            self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
+            self.deadline_s[groups], self.converged[groups],
+        )  # fmt: skip
+
 
 class _Layout:
     """Which entries belong to which edge and group, and what parts say around their shares and settings."""
@@ -106,38 +129,38 @@ class _Layout:
         """Return the sums, (..., G), over the entries, (..., D), of each group."""
         return self.group(reduce.reduceat(values, self.first, axis=-1), reduce)
 
-    def entries(self, of_groups: FloatArray) -> FloatArray:
+    def entries(self, of_groups: Any) -> Any:
         """Return the value of each entry's group, (D,)."""
         return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
 
-    def uploads(self, share: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log x, (3, D) each."""
+    def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
         access, bits = self.edges.access, self.edges.bits
         return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
 
-    def computes(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log u, (3, D) each."""
+    def computes(self, setting: FloatArray) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
         compute = self.edges.compute
         run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
         return _derivatives(run, setting, self.most, compute.has_setting)
 
 
-def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
+def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[Rows, Rows]:
     """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
     if not derive:
-        values = np.zeros((2, 3, len(at)))
-        values[:, 0] = [answer[: len(at)] for answer in part(np.tile(at, 3))]
-        return values[0], values[1]
+        zero = np.zeros(len(at))
+        seconds, joules = (np.asarray(answer, dtype=np.float64)[: len(at)] for answer in part(np.tile(at, 3)))
+        return (seconds, zero, zero), (joules, zero, zero)
     centre = np.minimum(at, most * np.exp(-STEP))
     away = np.log(at / centre) if (centre < at).any() else None
-    answers = []
+    answers: list[Rows] = []
     for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
         low, value, high = np.reshape(answer, (3, -1))
         first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
         if away is not None:
             value, first = value + away * (first + away / 2 * second), first + away * second
         answers.append((value, first, second))
-    return answers[0], answers[1]  # type: ignore[return-value]
+    return answers[0], answers[1]
 
 
 def minimise(
@@ -148,6 +171,7 @@ def minimise(
     together: bool,
     share: FloatArray | None = None,
     start: Point | None = None,
+    tol: float = TOL,
 ) -> Point:
     """Return the optimum of edges that all have devices.
 
@@ -159,10 +183,29 @@ def minimise(
         together: whether all edges are one group.
         share: the shares, (D,), if they are given.
         start: a point near the optimum.
+        tol: largest relative gap and violation.
     """
-    problem = _Iteration(edges, weight, shift, floor, together, share)
-    with np.errstate(all="ignore"):
-        return problem.run(start)
+
+    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Point | None) -> Point:
+        at, groups = index
+        problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
+        with np.errstate(all="ignore"):
+            return problem.run(start)
+
+    threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
+    if together or threads <= 1:
+        return alone(edges, (slice(None), slice(None)), share, start)
+    cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))
+    pieces = []
+    for i, j in pairwise(cuts.tolist()):
+        first, last = int(edges.node[i]), int(edges.node[j - 1]) + 1
+        at, groups = slice(i, j), slice(first, last)
+        part = edges.part(at, edges.node[at] - first, last - first, edges.weight[groups])
+        pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
+    with ThreadPoolExecutor(threads) as pool:
+        points = list(pool.map(alone, *zip(*pieces, strict=True)))
+    names = [field.name for field in fields(Point)]
+    return Point(**{name: np.concatenate([getattr(point, name) for point in points]) for name in names})
 
 
 class _Iteration:
@@ -176,7 +219,9 @@ class _Iteration:
         floor: FloatArray,
         together: bool,
         share: FloatArray | None,
+        tol: float,
     ) -> None:
+        self.tol = tol
         self.edges, self.together, self.fixed = edges, together, share
         self.shares = edges.access.shared and share is None
         self.settings = edges.compute.has_setting
@@ -193,7 +238,7 @@ class _Iteration:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.05 if start is None else 0.01
+        margin = 0.05 if start is None else 0.002
         most = lay.most * np.exp(-margin)
         even = lay.entries(g["weight"] / devices)
         d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
@@ -204,6 +249,7 @@ class _Iteration:
             if self.shares:
                 d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
+                self.price_time()
             elif self.settings:
                 self.use_time(most)
         else:
@@ -212,10 +258,12 @@ class _Iteration:
             d["u"] = np.minimum(start.setting, most)
             if self.shares:
                 d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
+                self.share_out()
+                self.price_time()
         if self.shares:
             d["x"] = d["x"] * (1 - margin / 2)
         self.look()
-        t, j, s, e = d["t"], d["j"], d["s"], d["e"]
+        t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
@@ -260,11 +308,23 @@ class _Iteration:
             extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
             for _ in range(5):
                 each = work / ((extra + longest)[lay.node] - own)
-                total, slope = np.add.reduceat(np.stack([each, each**2 / work]), lay.first, axis=-1)
+                total, slope = np.add.reduceat(np.array([each, each**2 / work]), lay.first, axis=-1)
                 extra = extra + (total - 1) / slope
             last, d["x"] = d["x"], each / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
+
+    def price_time(self) -> None:
+        """Move the prices of time to where the present shares would be the best, but not far down."""
+        d, g, lay = self.d, self.g, self.layout
+        (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
+        slope = np.maximum(-tp, TINY)
+        own, each = np.maximum(-jp, 0.0) / slope, d["x"] / slope
+        if self.together:  # each edge has a price of shares of its own
+            each = each / np.add.reduceat(each, lay.first)[lay.node]
+        sums = lay.total(np.array([own, each]))
+        theta = np.maximum(each * lay.entries((g["weight"] + sums[0]) / sums[1]) - own, 0.1 * d["theta"])
+        d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -285,8 +345,7 @@ class _Iteration:
 
     def look(self) -> None:
         """Ask the parts about the present point."""
-        self.d["t"], self.d["j"] = self.layout.uploads(self.d["x"], self.shares)  # type: ignore[assignment]
-        self.d["s"], self.d["e"] = self.layout.computes(self.d["u"])  # type: ignore[assignment]
+        self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
     def run(self, start: Point | None) -> Point:
         """Iterate until every group has ended, and return where."""
@@ -294,22 +353,25 @@ class _Iteration:
         columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
         mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
         self.begin(start)
+        ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
-            bad = ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)
-            if (done | bad).any():
-                ended = done | bad
-                entries = self.layout.entries(ended)
+            new = (done | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
+            if new.any():
+                entries = self.layout.entries(new)
                 for name, column in columns.items():
                     column[self.at[entries]] = self.d[name][entries]
-                edges = np.broadcast_to(ended, self.edge_at.shape)
+                edges = np.broadcast_to(new, self.edge_at.shape)
                 if self.shares:
                     mu[self.edge_at[edges]] = self.e["mu"][edges]
-                at = np.flatnonzero(ended) if self.together else self.edge_at[ended]
-                deadline[at], converged[at] = self.g["T"][ended], done[ended]
-                if ended.all():
-                    break
+                at = np.flatnonzero(new) if self.together else self.edge_at[new]
+                deadline[at], converged[at] = self.g["T"][new], done[new]
+                ended = ended | new
+            if ended.all():
+                break
+            if ended.mean() > 0.25:
                 self.drop(ended)
+                ended = ended[~ended]
             self.step()
             self.look()
         return Point(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
@@ -317,11 +379,9 @@ class _Iteration:
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
         kept, entries = ~ended, ~ended[self.layout.node]
-        self.d = {name: column[..., entries] for name, column in self.d.items() if isinstance(column, np.ndarray)} | {
-            name: tuple(row[entries] for row in column)  # type: ignore[misc]
-            for name, column in self.d.items()
-            if isinstance(column, tuple)
-        }
+        self.d = {name: column[entries] for name, column in self.d.items()}
+        t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
+        self.looked = t, j, s, e
         self.e = {name: column[kept] for name, column in self.e.items()}
         self.g = {name: column[kept] for name, column in self.g.items()}
         self.at, self.edge_at = self.at[entries], self.edge_at[kept]
@@ -331,21 +391,26 @@ class _Iteration:
     def prepare(self) -> BoolArray:
         """Compute residuals and the matrix's parts, and return which groups, (G,), have converged."""
         d, g, e_, lay = self.d, self.g, self.e, self.layout
-        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = d["t"], d["j"], d["s"], d["e"]
-        one, pi = 1.0, d["theta"]
+        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
+        one: Any = 1.0
+        pi = d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
         d["way"] = su
-        violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
+        violation = (d["ra"] - d["wa"]) / lay.entries(g["T"])
+        product, unmet = d["theta"] * d["wa"], d["theta"] * np.abs(d["ra"])
         if self.late:
             pi = pi + d["rho"]
             d["rb"] = np.where(np.isfinite(d["most_s"]), took + d["wb"] - d["most_s"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rb"]) / took), product + d["rho"] * d["wb"]
+            violation = np.maximum(violation, (took - d["most_s"]) / took)
+            product, unmet = product + d["rho"] * d["wb"], unmet + d["rho"] * np.abs(d["rb"])
         if self.hungry:
             one = 1.0 + d["nu"]
             d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rc"]) / used), product + d["nu"] * d["wc"]
-        scale, zero = 0.0, np.zeros_like(t)
+            violation = np.maximum(violation, (used - d["most_j"]) / used)
+            product, unmet = product + d["nu"] * d["wc"], unmet + d["nu"] * np.abs(d["rc"])
+        zero = np.zeros_like(t)
+        scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
             d["gp"] = one * jp + pi * tp
@@ -358,15 +423,18 @@ class _Iteration:
             bend = suu / np.minimum(su, -TINY)
             d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
             d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
-            asked = np.maximum(one * eu + d["sigma"], TINY)  # the price of a second at u, times -su
+            # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
+            # their logarithms, in which a power law is linear, and not in them.
+            asked = np.maximum(one * eu + d["sigma"], TINY)
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
-            way = np.clip((s - d["ra"]) / s, 0.5, 1e6)  # seconds left for the computing, times those that it takes
+            # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
+            way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
-        sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
+        sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
@@ -375,16 +443,17 @@ class _Iteration:
         if self.shares:
             e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
             g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
-            worst = np.maximum(worst, lay.group(np.abs(e_["re"]), np.maximum))
+            worst = np.maximum(worst, lay.group(e_["re"] - e_["we"], np.maximum))
             pairs = pairs + lay.group(np.ones(len(e_["re"])))
         g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
-        return np.asarray((g["gap"] <= TOL * g["size"]) & (worst <= TOL) & (dual <= DUAL_TOL * g["size"]))
+        gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
+        return np.asarray((gap <= self.tol * g["size"]) & (worst <= self.tol) & (dual <= 1e3 * self.tol * g["size"]))
 
     def factor(self) -> None:
         """Compute what the predictor and the corrector share."""
         d, lay = self.d, self.layout
-        tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
+        (tp, jp, su, eu), hp, hu = (rows[1] for rows in self.looked), d["hp"], d["hu"]
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
         zero = np.zeros_like(hp)
@@ -415,12 +484,12 @@ class _Iteration:
             d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
             rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
-        self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
+        self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
         """Return the changes of entries, edges and groups for products of slacks and prices changed by `target`."""
         d, g, e, lay = self.d, self.g, self.e, self.layout
-        tp, jp, su, eu = d["t"][1], d["j"][1], d["s"][1], d["e"][1]
+        tp, jp, su, eu = (rows[1] for rows in self.looked)
         gp, gu = d["gp"], d["gu"]
         if self.settings:
             gu = gu + d["log"] * target["sigma"] / d["wd"]
@@ -440,7 +509,7 @@ class _Iteration:
         s22 = lay.group(self.rows[0]) + g["phi"] / w_floor
         r2 = -g["rt"] + target["phi"] / w_floor
         if self.shares:
-            sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
+            sums = np.add.reduceat(np.array([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
             r2 = r2 + lay.group(sums[0])
             r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
             s21, s12, s11 = self.rows[1], self.rows[2], np.maximum(self.rows[3], 0.0) + e["we"] / e["mu"]
@@ -485,7 +554,7 @@ class _Iteration:
         dual = np.zeros_like(primal)
         for price, slack in self.names():
             primal, dual = np.fmax(primal, -entry[slack] / d[slack]), np.fmax(dual, -entry[price] / d[price])
-        worst = lay.total(np.stack([primal, dual]), np.maximum)
+        worst = lay.total(np.array([primal, dual]), np.maximum)
         worst_p = np.maximum(worst[0], -group["T"] / (g["T"] - g["floor"]))
         worst_d = np.maximum(worst[1], -group["phi"] / g["phi"])
         if self.shares:
@@ -508,8 +577,8 @@ class _Iteration:
         left = left + (g["phi"] + dual * group["phi"]) * (g["T"] + primal * group["T"] - g["floor"])
         if self.shares:
             left = left + lay.group((e["mu"] + dual * edge["mu"]) * (e["we"] + primal * edge["we"]))
-        centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
-        centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
+        centre = np.minimum(np.maximum(left / g["gap"], 1e-2), 1.0) ** 3 * g["gap"] / g["pairs"]
+        centre = np.maximum(centre, 0.1 * self.tol * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
         weight = primal * dual  # a predictor that is cut short says little about what is left
         cut = lay.entries(weight)

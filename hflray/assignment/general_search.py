@@ -178,7 +178,7 @@ class GeneralSearch:
         begin = 0
         for (table, place, *_), first in zip(wanted, places, strict=True):
             end = begin + len(first)
-            table[(slice(None), *(p[first] for p in place))] = costs[:, begin:end]
+            table[0][tuple(p[first] for p in place)], table[1][tuple(p[first] for p in place)] = costs[:, begin:end]
             begin = end
 
     def _values(self, moves: IntArray) -> FloatArray:

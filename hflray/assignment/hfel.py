@@ -94,7 +94,8 @@ class HFEL:
         while done < len(draws):
             tries = range(done, min(done + AHEAD, len(draws)))
             moves = np.array([
-                propose(search.assignment, fleet.num_edges, i < self.transfers, *draws[i], self.redraw) for i in tries
+                propose(search.assignment, fleet.num_edges, i < self.transfers, draws[i, 0], draws[i, 1], self.redraw)
+                for i in tries
             ])  # fmt: skip
             changes = np.flatnonzero(moves[:, 2] != search.assignment[moves[:, 0]])
             moves[moves[:, 0] == moves[:, 1], 1] = NOBODY

@@ -172,10 +172,10 @@ def compare_with_cvxpy(access, count, limits):
 
 
 def assert_agree(differences):
-    """Assert that no objective is above Clarabel's by 1e-6; one below it, of a feasible allocation, is Clarabel's error.
+    """Assert that no objective is above Clarabel's by 1e-6.
 
-    With frequency division the error reaches 4e-5 although Clarabel is asked for 1e-10; the paper's kernels agree to
-    1e-9 with what is tested here.
+    One below it, of a feasible allocation, is Clarabel's error. With frequency division the error reaches 4e-5 although
+    Clarabel is asked for 1e-10; the paper's kernels agree to 1e-9 with what is tested here.
     """
     assert differences.max() <= 1e-6
     assert differences.min() >= -1e-4
@@ -325,8 +325,8 @@ def test_tdma_by_hand():
     # B = R/1: log2(1 + g p / (N B)) = 1 where g p = N B
     link = Link(NOISE * rate / power, np.full(3, power), rate, NOISE, zero, zero)
     edges = Edges(
-        Tdma(), MeasuredCompute(), link, Device(*[zero] * 7), Work(zero, zero, zero), np.zeros(3, dtype=np.intp), 1, bits,
-        np.ones(1), zero, free, free,
+        Tdma(), MeasuredCompute(), link, Device(*[zero] * 7), Work(zero, zero, zero), np.zeros(3, dtype=np.intp), 1,
+        bits, np.ones(1), zero, free, free,
     )  # fmt: skip
     two = of_edge(replace(edges, node=np.array([0, 0, 1]), count=2, weight=np.ones(2)), 0)
     solved = solve(two)
