@@ -59,16 +59,13 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
         edges: the problems.
         start: an allocation of the same entries near the optimum, from which the iteration starts.
     """
-    if edges.access.shared and edges.access.blocks is not None:
-        from hflray.allocation.blocks import solve_blocks
-
-        return solve_blocks(edges)
     present, packed = pack(edges)
-    count = packed.count
-    if not count:
+    if not packed.count:
         return _finish(edges, present, packed, None)
+    shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
+    share = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
     first = None if start is None else _point(start, present)
-    point = minimise(packed, packed.weight, np.zeros(len(packed.node)), np.zeros(count), False, start=first)
+    point = minimise(packed, packed.weight, shift, floor, False, share, first)
     return _finish(edges, present, packed, point)
 
 
@@ -92,11 +89,7 @@ def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: f
     empty = np.setdiff1d(np.arange(edges.count), present)
     floor = np.array([max(0.0, float(hop_s[empty].max(initial=0.0)) / iterations)])
     weights = replace(edges, weight=np.full(edges.count, float(weight)))
-    share = None
-    if edges.access.shared and edges.access.blocks is not None:
-        from hflray.allocation.blocks import blocks_together
-
-        share = blocks_together(packed, np.array([float(weight)]), shift, floor)
+    share = _blocks(packed, np.array([float(weight)]), shift, floor, True)
     point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share)
     if not point.converged[0]:
         return solve(weights)
@@ -108,6 +101,17 @@ def pack(edges: Edges) -> tuple[IntArray, Edges]:
     """Return the edges that have entries, and their problems."""
     present, node = np.unique(edges.node, return_inverse=True)
     return present, replace(edges, node=node.astype(np.intp), count=len(present), weight=edges.weight[present])
+
+
+def _blocks(
+    packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
+) -> FloatArray | None:
+    """Return the shares of an access with blocks, (D,), or None."""
+    if not packed.access.shared or packed.access.blocks is None:
+        return None
+    from hflray.allocation.blocks import block_shares
+
+    return block_shares(packed, weight, shift, floor, together)
 
 
 def _point(start: Solved, present: IntArray) -> Point | None:
@@ -133,6 +137,15 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
         with np.errstate(all="ignore"):
             upload_s, upload_j = packed.upload(share)
             compute_s, compute_j = packed.run(setting)
+            took = packed.before_s + upload_s + compute_s
+            deadline = np.maximum.reduceat(took, first)
+            if packed.compute.has_setting:  # who has time left computes more slowly, as the iteration left it to 1e-9
+                left = np.minimum(deadline[packed.node], packed.most_s) - packed.before_s - upload_s
+                slower = setting * np.minimum(compute_s / left, 1.0)
+                slower_s, slower_j = packed.run(slower)
+                better = (slower_s <= left * (1 + 1e-12)) & (slower_j <= compute_j)
+                setting = np.where(better, slower, setting)
+                compute_s, compute_j = np.where(better, [slower_s, slower_j], [compute_s, compute_j])
             took, used = packed.before_s + upload_s + compute_s, upload_j + compute_j
             kept = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
         good = point.converged & np.logical_and.reduceat(kept, first)
@@ -183,16 +196,18 @@ def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
 
         low, high = most - 70.0, most.copy()
         top, bottom = value(high), value(low)
-        x0, f0, x1 = high, top, high - 0.5
+        x0, f0, x1, at = high, top, high - 0.5, high
         for _ in range(70):
-            x1 = np.where((x1 > low) & (x1 < high), x1, (low + high) / 2)
+            x1 = np.where((x1 >= low) & (x1 <= high), x1, (low + high) / 2)
             f1 = value(x1)
             high, low = np.where(f1 >= 0, x1, high), np.where(f1 <= 0, x1, low)
-            if not (np.abs(f1) > 1e-13).any() or not (high - low > 1e-15).any():
+            at = x1
+            if not ((np.abs(f1) > 1e-12) & (high - low > 1e-14)).any():
                 break
             slope = (f1 - f0) / (x1 - x0)
             x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
-        found = np.exp(x1)
+            x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
+        found = np.exp(at)
         if answer == 0:
             found = np.where(top < -1e-9, np.inf, found)  # even the largest setting is too slow
             return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), found), np.inf))

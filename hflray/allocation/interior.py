@@ -193,37 +193,33 @@ class _Iteration:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        d["theta"] = lay.entries(g["weight"] / devices)
-        d["u"] = np.full(n, np.nan)
-        margin = 0.1
-        if start is not None:
-            margin = 0.02
-            d["theta"] = np.maximum(start.time_price, 1e-3 * d["theta"])
-            d["theta"] = d["theta"] * lay.entries(g["weight"] / lay.total(d["theta"]))
-        if self.settings:
-            most = lay.most * np.exp(-margin)
-            d["u"] = most * np.exp(-0.5) if start is None else np.minimum(start.setting, most)
-            for _ in range(0 if start is not None else 8):
-                s, e = lay.computes(d["u"])
-                price, slope = -e[1] / s[1], e[2] / e[1] - s[2] / s[1]
-                move = np.log(d["theta"] / price) / np.where(slope > 0.1, slope, 0.1)
-                move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
-                before = d["u"]
-                d["u"] = np.minimum(before * np.exp(move), most)
-                if not (np.abs(np.log(d["u"] / before)) > 0.3).any():
-                    break
-        if self.shares:
-            of_edge = np.diff(lay.first, append=n)
-            x = np.repeat(1.0 / of_edge, of_edge) if start is None else start.share
-            d["x"] = x * (1 - margin / 2) / np.add.reduceat(x, lay.first)[lay.node]
+        margin = 0.05 if start is None else 0.01
+        most = lay.most * np.exp(-margin)
+        even = lay.entries(g["weight"] / devices)
+        d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
+        if start is None:
+            if self.settings:
+                d["u"] = most * np.exp(-0.5)
+                self.follow_prices(most)
+            if self.shares:
+                d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
+                self.share_out()
+            elif self.settings:
+                self.use_time(most)
         else:
-            d["x"] = np.ones(n) if self.fixed is None else self.fixed
+            price = np.maximum(start.time_price, 1e-3 * even)
+            d["theta"] = price * lay.entries(g["weight"] / lay.total(price))
+            d["u"] = np.minimum(start.setting, most)
+            if self.shares:
+                d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
+        if self.shares:
+            d["x"] = d["x"] * (1 - margin / 2)
         self.look()
-        t, j, s, e, d_ = d["t"], d["j"], d["s"], d["e"], d
+        t, j, s, e = d["t"], d["j"], d["s"], d["e"]
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
-        product = 0.3 * margin * g["weight"] * g["T"] / devices
+        product = 0.1 * margin * g["weight"] * g["T"] / devices
         each = lay.entries(product)
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
@@ -237,10 +233,55 @@ class _Iteration:
             d["nu"] = np.where(np.isfinite(d["most_j"]), each / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
-            price = -np.add.reduceat(j[1] + d_["theta"] * t[1], lay.first) / (1 - margin / 2)
+            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
             self.e["mu"] = np.maximum(price, TINY) if start is None else np.maximum(start.share_price, 1e-6 * price)
             self.e["we"] = np.full(len(self.edge_at), margin / 2)
         self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
+
+    def follow_prices(self, most: FloatArray) -> None:
+        """Move the settings to where a second costs the entries' prices."""
+        d = self.d
+        for _ in range(8):
+            s, e = self.layout.computes(d["u"])
+            slope = e[2] / e[1] - s[2] / s[1]
+            move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
+            move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
+            last, d["u"] = d["u"], np.minimum(d["u"] * np.exp(move), most)
+            if not (np.abs(np.log(d["u"] / last)) > 0.3).any():
+                break
+
+    def share_out(self) -> None:
+        """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
+        d, lay = self.d, self.layout
+        own = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        longest = np.maximum.reduceat(own, lay.first)
+        for _ in range(4):
+            work = d["x"] * self.seconds()
+            extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
+            for _ in range(5):
+                each = work / ((extra + longest)[lay.node] - own)
+                total, slope = np.add.reduceat(np.stack([each, each**2 / work]), lay.first, axis=-1)
+                extra = extra + (total - 1) / slope
+            last, d["x"] = d["x"], each / total[lay.node]
+            if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
+                break
+
+    def seconds(self) -> FloatArray:
+        """Return the seconds of uploads, (D,)."""
+        return self.layout.uploads(self.d["x"], False)[0][0]
+
+    def use_time(self, most: FloatArray) -> None:
+        """Lower the settings to where the entries take as long as the slowest one of their group."""
+        d, lay = self.d, self.layout
+        own = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
+        s, _ = lay.computes(d["u"])
+        left = lay.entries(np.maximum(lay.total(own + s[0], np.maximum), self.g["floor"])) - own
+        for _ in range(3):
+            move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
+            d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
+            s, e = lay.computes(d["u"])
+        price = np.maximum(np.minimum(e[1] / np.maximum(-s[1], TINY), d["theta"]), 1e-6 * d["theta"])
+        d["theta"] = price * lay.entries(self.g["weight"] / lay.total(price))
 
     def look(self) -> None:
         """Ask the parts about the present point."""
@@ -294,6 +335,7 @@ class _Iteration:
         one, pi = 1.0, d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
+        d["way"] = su
         violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
         if self.late:
             pi = pi + d["rho"]
@@ -307,9 +349,10 @@ class _Iteration:
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
             d["gp"] = one * jp + pi * tp
-            d["hp"] = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0) - 1e-12 * d["gp"] + TINY
             priced = e_["mu"][lay.node] * d["x"]
+            curved = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
             d["gp"] = d["gp"] + priced
+            d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
             scale = np.abs(d["gp"])
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
@@ -319,6 +362,8 @@ class _Iteration:
             ratio = np.maximum(-pi * su, TINY) / asked
             scale = scale + np.abs(asked * (1 - ratio))
             d["log"] = ratio
+            way = np.clip((s - d["ra"]) / s, 0.5, 1e6)  # seconds left for the computing, times those that it takes
+            d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
             d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
@@ -340,27 +385,36 @@ class _Iteration:
         """Compute what the predictor and the corrector share."""
         d, lay = self.d, self.layout
         tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
-        x = d["x"] if self.shares else 0.0
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
+        zero = np.zeros_like(hp)
         if not self.settings:  # the block is one number
-            full, cross = hp + late * tp**2 + hungry * jp**2, 0.0
-            d["ipp"], d["iuu"], d["ipu"] = (1 / full if self.shares else hp), hu, hu
+            d["pp"] = 1 / (hp + late * tp**2 + hungry * jp**2) if self.shares else zero
+            d["pu"] = d["up"] = d["uu"] = d["qu"] = zero
+            d["qp"] = d["pp"] * tp
         elif not self.shares:
-            d["ipp"], d["ipu"], d["iuu"] = hp, hp, 1 / (hu + late * su**2 + hungry * eu**2)
+            d["pp"] = d["pu"] = d["up"] = d["qp"] = zero
+            d["uu"] = 1 / (hu + late * su**2 + d["log"] * hungry * eu**2)
+            d["qu"] = d["uu"] * su
         elif not (self.late or self.hungry):
-            d["ipp"], d["iuu"], d["ipu"] = 1 / hp, 1 / hu, np.zeros_like(hp)
-        else:  # the terms of the determinant are all above 0, so that nothing cancels
-            cross = tp * eu - su * jp
-            a, b = late * tp**2 + hungry * jp**2, late * su**2 + hungry * eu**2
-            det = hp * hu + hp * b + hu * a + late * hungry * cross**2
-            d["ipp"], d["iuu"] = (hu + b) / det, (hp + a) / det
-            d["ipu"] = -(late * tp * su + hungry * jp * eu) / det
-        d["qp"], d["qu"] = d["ipp"] * tp + d["ipu"] * su, d["ipu"] * tp + d["iuu"] * su
-        d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + su * d["qu"], 0.0))
-        d["c1"] = x * d["qp"] + 0.0 * tp
-        c1k = d["kappa"] * d["c1"]
-        rows = [d["kappa"], c1k, x**2 * d["ipp"] - c1k * d["c1"]] if self.shares else [d["kappa"]]
+            d["pp"], d["uu"], d["pu"], d["up"] = 1 / hp, 1 / hu, zero, zero
+            d["qp"], d["qu"] = d["pp"] * tp, d["uu"] * su
+        else:  # all terms of the determinant and of q have one sign, so that nothing cancels
+            scaled = d["log"] * hungry
+            a, b = late * tp**2 + hungry * jp**2, late * su**2 + scaled * eu**2
+            crossed = late * hungry * (tp * eu - su * jp) * (d["log"] * tp * eu - su * jp)
+            det = hp * hu + hp * b + hu * a + crossed
+            d["pp"], d["uu"] = (hu + b) / det, (hp + a) / det
+            d["pu"] = -(late * tp * su + hungry * jp * eu) / det
+            d["up"] = -(late * tp * su + scaled * jp * eu) / det
+            d["qp"] = (tp * (hu + scaled * eu**2) - hungry * jp * eu * su) / det
+            d["qu"] = (su * (hp + hungry * jp**2) - scaled * jp * eu * tp) / det
+        d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
+        rows = [d["kappa"]]
+        if self.shares:
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
+            c2k = d["kappa"] * d["c2"]
+            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
@@ -375,9 +429,11 @@ class _Iteration:
             gp, gu = gp + tp * push, gu + su * push
         if self.hungry:
             push = (target["nu"] + d["nu"] * d["rc"]) / d["wc"]
-            gp, gu = gp + jp * push, gu + eu * push
-        p0, u0 = -d["ipp"] * gp - d["ipu"] * gu, -d["ipu"] * gp - d["iuu"] * gu
-        h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + su * u0
+            gp = gp + jp * push
+            if self.settings:
+                gu = gu + d["log"] * eu * push
+        p0, u0 = -d["pp"] * gp - d["pu"] * gu, -d["up"] * gp - d["uu"] * gu
+        h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + d["way"] * u0
         w_floor = g["T"] - g["floor"]
         out_e: Columns = {}
         kh = d["kappa"] * h
@@ -387,20 +443,21 @@ class _Iteration:
             sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
             r2 = r2 + lay.group(sums[0])
             r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
-            s12, s11 = self.rows[1], np.maximum(self.rows[2], 0.0) + e["we"] / e["mu"]
-            step_t = (r2 - lay.group(s12 * r1 / s11)) / (s22 + lay.group(s12**2 / s11))
+            s21, s12, s11 = self.rows[1], self.rows[2], np.maximum(self.rows[3], 0.0) + e["we"] / e["mu"]
+            step_t = (r2 - lay.group(s21 * r1 / s11)) / (s22 + lay.group(s21 * s12 / s11))
             out_e["mu"] = (r1 + s12 * step_t) / s11
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
-            theta = d["kappa"] * (h - d["c1"] * moved - lay.entries(step_t))
-            p = p0 - d["qp"] * theta - d["ipp"] * d["x"] * moved
-            u = u0 - d["qu"] * theta - d["ipu"] * d["x"] * moved
+            theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
+            p = p0 - d["qp"] * theta - d["pp"] * d["x"] * moved
+            u = u0 - d["qu"] * theta - d["up"] * d["x"] * moved
         else:
             step_t = (r2 + lay.total(kh)) / s22
             theta = d["kappa"] * (h - lay.entries(step_t))
             p, u = p0, u0 - d["qu"] * theta
         took = tp * p + su * u
-        out: Columns = {"p": p, "u": u, "theta": theta, "wa": lay.entries(step_t) - took - d["ra"]}
+        out: Columns = {"p": p, "u": u, "theta": theta}
+        out["wa"] = lay.entries(step_t) - tp * p - d["way"] * u - d["ra"]
         if self.settings:
             out["wd"], out["sigma"] = -u, (target["sigma"] + d["sigma"] * u) / d["wd"]
         if self.late:
@@ -454,14 +511,16 @@ class _Iteration:
         centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
         centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
+        weight = primal * dual  # a predictor that is cut short says little about what is left
+        cut = lay.entries(weight)
         for price, slack in self.names():
-            products[price] = products[price] - entry[price] * entry[slack] + of_entry
+            products[price] = products[price] - cut * entry[price] * entry[slack] + of_entry
             if price in ("rho", "nu"):
                 products[price] = np.where(d[price] > 0, products[price], 0.0)
-        products["phi"] = products["phi"] - group["phi"] * group["T"] + centre
+        products["phi"] = products["phi"] - weight * group["phi"] * group["T"] + centre
         if self.shares:
             of_edge = np.broadcast_to(centre, e["mu"].shape)
-            products["mu"] = products["mu"] - edge["mu"] * edge["we"] + of_edge
+            products["mu"] = products["mu"] - weight * edge["mu"] * edge["we"] + of_edge
         entry, edge, group = self.direction(products)
         primal, dual = self.lengths((entry, edge, group), 0.99)
         at_p, at_d = lay.entries(primal), lay.entries(dual)
