@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.cost import AllocationLike, RoundCost, Steps, Workload, round_cost
+from hflray.cost import AllocationLike, LocalSteps, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
@@ -103,7 +103,7 @@ def clustering_cost(
     *,
     edge_iterations: int = 1,
     max_cpu: bool = False,
-    steps: Steps = Steps(),  # noqa: B008
+    steps: LocalSteps = LocalSteps(),  # noqa: B008
 ) -> RoundCost:
     """Compute Algorithm 2's delay and energy: (4) to (10), (13) and (14) over all N devices, without a cloud hop.
 
