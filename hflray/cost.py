@@ -33,7 +33,7 @@ Minimised = Literal["round", "mean_edge"]
 NO_LIMITS = LimitsConfig()
 
 
-class Steps(NamedTuple):
+class LocalSteps(NamedTuple):
     """Of what a local iteration is made.
 
     Attributes:
@@ -96,7 +96,7 @@ class Workload:
     region_bits: float
     download_bits: float
     limits: LimitsConfig
-    steps: Steps
+    steps: LocalSteps
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Workload:
         region_bits: float | None = None,
         download_bits: float | None = None,
         limits: LimitsConfig = NO_LIMITS,
-        steps: Steps = Steps(),  # noqa: B008
+        steps: LocalSteps = LocalSteps(),  # noqa: B008
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
@@ -164,7 +164,7 @@ class Workload:
             region_bits=sent(region_bits),
             download_bits=sent(download_bits),
             limits=config.allocation.limits,
-            steps=Steps(config.training.local_iteration, config.training.batch_size),
+            steps=LocalSteps(config.training.local_iteration, config.training.batch_size),
             region_iterations=config.tree.iterations,
             local_iterations=config.training.local_iterations,
             edge_iterations=config.round_iterations,

@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten, named_settings
+from hflray.config.decisions import LimitsConfig
 from hflray.config.tree import GossipConfig, RegionConfig
 from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
@@ -414,6 +415,9 @@ def test_every_key_in_the_texts_exists() -> None:
     known |= {*pinned.SETTINGS, "data.options.kind", "data.options.unmatched", "data.partition_options.unmatched"}
     for name, level in (("region", RegionConfig(count=1)), ("gossip", GossipConfig())):
         known |= {f"tree.{name}", *(f"tree.{name}.{key}" for key in flatten(level.model_dump(mode="json")))}
+    known |= {"allocation.limits", *(f"allocation.limits.{key}" for key in LimitsConfig.model_fields)}
+    for kind in ("access", "compute", "download"):
+        known |= {f"cost.{kind}", f"cost.{kind}.name", f"cost.{kind}.options"}
     heads = {key.partition(".")[0] for key in known if "." in key}
     wrong = [
         f"{page}: {key}"

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = {
     "scheduler": "Scheduler", "assigner": "Assigner", "dataset": "Dataset", "sink": "Sink", "partition": "Partition",
     "local_rule": "LocalRule", "aggregator": "Aggregator", "compressor": "Compressor", "availability": "Availability",
-    "fading": "Fading", "mobility": "Mobility",
+    "fading": "Fading", "mobility": "Mobility", "access": "Access", "compute": "Compute", "download": "Download",
 }  # fmt: skip
 FUNCTIONS = {
     "model",

@@ -141,6 +141,18 @@ class Compute(ABC):
         has_setting: whether a setting is chosen for each device, from above 0 to `most`. Seconds fall in it, joules do
             not fall, and the least joules within some seconds are convex in these.
         needs: see `Access`.
+
+    Examples:
+        A file of one's own needs one class, and is used by ``cost.compute: {name: mine.py:Steady}``:
+
+        >>> import numpy as np
+        >>> from hflray.physics import Compute
+        >>> class Steady(Compute):
+        ...     has_setting = False
+        ...
+        ...     def run(self, setting, device, work):
+        ...         delay_s = device.cycles_per_sample * work.passes / device.max_cpu_hz
+        ...         return delay_s, 4.0 * delay_s
     """
 
     has_setting: bool = True
@@ -161,6 +173,16 @@ class Download(ABC):
     Attributes:
         together: whether the devices of a node receive at once, so that all of them must be ready.
         needs: see `Access`.
+
+    Examples:
+        A file of one's own needs one class, and is used by ``cost.download: {name: mine.py:InTurn}``:
+
+        >>> import numpy as np
+        >>> from hflray.physics import Download
+        >>> class InTurn(Download):
+        ...     def receive(self, link, node, bits):
+        ...         alone_s = bits / link.rate_bps()
+        ...         return np.bincount(node, alone_s)[node], link.power_w * alone_s
     """
 
     together: bool = False
