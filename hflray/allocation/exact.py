@@ -64,9 +64,10 @@ def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> 
     if not packed.count:
         return _finish(edges, present, packed, None)
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
-    share = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
+    share, lost = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
     first = None if start is None else _point(start, present)
     point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
+    point.converged[lost] = False
     return _finish(edges, present, packed, point)
 
 
@@ -90,9 +91,9 @@ def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: f
     empty = np.setdiff1d(np.arange(edges.count), present)
     floor = np.array([max(0.0, float(hop_s[empty].max(initial=0.0)) / iterations)])
     weights = replace(edges, weight=np.full(edges.count, float(weight)))
-    share = _blocks(packed, np.array([float(weight)]), shift, floor, True)
+    share, lost = _blocks(packed, np.array([float(weight)]), shift, floor, True)
     point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share)
-    if not point.converged[0]:
+    if not point.converged[0] or lost.size:
         return solve(weights)
     point = replace(point, converged=np.ones(packed.count, dtype=np.bool_))
     return _finish(weights, present, replace(packed, weight=weights.weight[present]), point)
@@ -106,13 +107,14 @@ def pack(edges: Edges) -> tuple[IntArray, Edges]:
 
 def _blocks(
     packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
-) -> FloatArray | None:
-    """Return the shares of an access with blocks, (D,), or None."""
+) -> tuple[FloatArray | None, IntArray]:
+    """Return the shares of an access with blocks, (D,), or None, and the edges for which there are none."""
     if not packed.access.shared or packed.access.blocks is None:
-        return None
+        return None, np.empty(0, dtype=np.intp)
     from hflray.allocation.blocks import block_shares
 
-    return block_shares(packed, weight, shift, floor, together)
+    share = block_shares(packed, weight, shift, floor, together)
+    return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 
 
 def _point(start: Solved, present: IntArray) -> Point | None:
@@ -131,7 +133,10 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
     per_entry, per_edge = np.full((7, n), np.nan), np.zeros((4, count))
     feasible = np.ones(count, dtype=np.bool_)
     if point is not None:
-        share, setting = point.share, point.setting
+        share = np.where(np.isfinite(point.share), point.share, 1.0)
+        setting = point.setting
+        if packed.compute.has_setting:
+            setting = np.where(np.isfinite(setting), setting, packed.compute.most(packed.device))
         first = np.flatnonzero(np.diff(packed.node, prepend=-1))
         if edges.access.shared and edges.access.blocks is None:
             share = share / np.add.reduceat(share, first)[packed.node]

@@ -30,7 +30,8 @@ STEP = 1e-4  # of the differences, in log x and log u
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
 THREADED = 4096  # batches of more entries are faster with threads
-MOST_STEPS = 120
+MOST_STEPS = 200
+LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
@@ -448,7 +449,9 @@ class _Iteration:
         g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
         gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
-        return np.asarray((gap <= self.tol * g["size"]) & (worst <= self.tol) & (dual <= 1e3 * self.tol * g["size"]))
+        return np.asarray(
+            (gap <= self.tol * g["size"]) & (worst <= self.tol) & (dual <= min(1e3 * self.tol, 1e-4) * g["size"])
+        )
 
     def factor(self) -> None:
         """Compute what the predictor and the corrector share."""
@@ -597,7 +600,8 @@ class _Iteration:
             d[price], d[slack] = d[price] + at_d * entry[price], d[slack] + at_p * entry[slack]
         g["T"], g["phi"] = g["T"] + primal * group["T"], g["phi"] + dual * group["phi"]
         if self.shares:
-            d["x"] = d["x"] * np.exp(at_p * entry["p"])
+            # A part gets numbers even where a problem without a solution has led the iteration astray.
+            d["x"] = np.fmin(np.fmax(d["x"] * np.exp(at_p * entry["p"]), LEAST), 1.0)
             e["mu"], e["we"] = e["mu"] + dual * edge["mu"], e["we"] + primal * edge["we"]
         if self.settings:
-            d["u"] = d["u"] * np.exp(at_p * entry["u"])
+            d["u"] = np.fmin(np.fmax(d["u"] * np.exp(at_p * entry["u"]), LEAST * lay.most), lay.most)
