@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.allocation.interior import Edges, minimise
+from hflray.allocation.interior import minimise
+from hflray.allocation.problem import Edges
 from hflray.support.arrays import FloatArray, IntArray
 
 CLOSE = 1e-8  # of the objective, by which another deadline may be better

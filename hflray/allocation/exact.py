@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from hflray.allocation.interior import TOL, Edges, Point, minimise
+from hflray.allocation.interior import TOL, minimise
+from hflray.allocation.problem import Edges, Point
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
