@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from hflray.allocation.interior import TOL, minimise
-from hflray.allocation.problem import Edges, Point
+from hflray.allocation.problem import Edges, Iterate
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
@@ -118,17 +118,17 @@ def _blocks(
     return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 
 
-def _point(start: Solved, present: IntArray) -> Point | None:
+def _point(start: Solved, present: IntArray) -> Iterate | None:
     """Return where an iteration starts, unless a value is missing."""
     needed = np.concatenate([start.share, start.time_price])
     if not np.isfinite(needed).all():
         return None
-    return Point(
+    return Iterate(
         start.share, start.setting, start.time_price, start.share_price[present], start.deadline_s, start.feasible
     )
 
 
-def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None) -> Solved:
+def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None) -> Solved:
     """Return a point as an allocation that keeps every constraint."""
     n, count = len(edges.node), edges.count
     per_entry, per_edge = np.full((7, n), np.nan), np.zeros((4, count))
@@ -154,8 +154,8 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
                 setting = np.where(better, slower, setting)
                 compute_s, compute_j = np.where(better, [slower_s, slower_j], [compute_s, compute_j])
             took, used = packed.before_s + upload_s + compute_s, upload_j + compute_j
-            kept = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
-        good = point.converged & np.logical_and.reduceat(kept, first)
+            within = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
+        good = point.converged & np.logical_and.reduceat(within, first)
         feasible[present] = good
         deadline, energy = np.maximum.reduceat(took, first), np.add.reduceat(used, first)
         rows = np.stack([deadline, energy, energy + packed.weight * deadline, point.share_price])
@@ -215,9 +215,9 @@ def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
             slope = (f1 - f0) / (x1 - x0)
             x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
             x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
-        found = np.exp(at)
+        answer_at = np.exp(at)
         if answer == 0:
-            found = np.where(top < -1e-9, np.inf, found)  # even the largest setting is too slow
-            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), found), np.inf))
-        found = np.where(top <= 0, np.exp(most), found)
-        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, found))
+            answer_at = np.where(top < -1e-9, np.inf, answer_at)  # even the largest setting is too slow
+            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), answer_at), np.inf))
+        answer_at = np.where(top <= 0, np.exp(most), answer_at)
+        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, answer_at))

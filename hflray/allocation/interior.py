@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.problem import Edges, Layout, Point
+from hflray.allocation.problem import Edges, Iterate, Layout
 from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
@@ -43,9 +43,9 @@ def minimise(
     floor: FloatArray,
     together: bool,
     share: FloatArray | None = None,
-    start: Point | None = None,
+    start: Iterate | None = None,
     tol: float = TOL,
-) -> Point:
+) -> Iterate:
     """Return the optimum of edges that all have devices.
 
     Args:
@@ -59,7 +59,7 @@ def minimise(
         tol: largest relative gap and violation.
     """
 
-    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Point | None) -> Point:
+    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Iterate | None) -> Iterate:
         at, groups = index
         problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
         with np.errstate(all="ignore"):
@@ -77,8 +77,8 @@ def minimise(
         pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
     with ThreadPoolExecutor(threads) as pool:
         points = list(pool.map(alone, *zip(*pieces, strict=True)))
-    names = [field.name for field in fields(Point)]
-    return Point(**{name: np.concatenate([getattr(point, name) for point in points]) for name in names})
+    names = [field.name for field in fields(Iterate)]
+    return Iterate(**{name: np.concatenate([getattr(point, name) for point in points]) for name in names})
 
 
 class _Iteration:
@@ -107,7 +107,7 @@ class _Iteration:
         self.g: Columns = {"weight": weight, "floor": floor}
         self.e: Columns = {}
 
-    def begin(self, start: Point | None) -> None:
+    def begin(self, start: Iterate | None) -> None:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
@@ -141,17 +141,17 @@ class _Iteration:
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
         product = 0.1 * margin * g["weight"] * g["T"] / devices
-        each = lay.entries(product)
+        even_product = lay.entries(product)
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
-            d["sigma"] = each / d["wd"]
+            d["sigma"] = even_product / d["wd"]
         if self.late:
             d["wb"] = np.where(np.isfinite(d["most_s"]), np.maximum(d["most_s"] - took + d["shift"], 0.1 * took), 1.0)
-            d["rho"] = np.where(np.isfinite(d["most_s"]), each / d["wb"], 0.0)
+            d["rho"] = np.where(np.isfinite(d["most_s"]), even_product / d["wb"], 0.0)
         if self.hungry:
             used = j[0] + e[0]
             d["wc"] = np.where(np.isfinite(d["most_j"]), np.maximum(d["most_j"] - used, 0.1 * used), 1.0)
-            d["nu"] = np.where(np.isfinite(d["most_j"]), each / d["wc"], 0.0)
+            d["nu"] = np.where(np.isfinite(d["most_j"]), even_product / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
             price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
@@ -174,16 +174,16 @@ class _Iteration:
     def share_out(self) -> None:
         """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
         d, lay = self.d, self.layout
-        own = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
-        longest = np.maximum.reduceat(own, lay.first)
+        computing_s = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        longest = np.maximum.reduceat(computing_s, lay.first)
         for _ in range(4):
             work = d["x"] * self.seconds()
-            extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
+            extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
             for _ in range(5):
-                each = work / ((extra + longest)[lay.node] - own)
-                total, slope = np.add.reduceat(np.array([each, each**2 / work]), lay.first, axis=-1)
+                shares = work / ((extra + longest)[lay.node] - computing_s)
+                total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
                 extra = extra + (total - 1) / slope
-            last, d["x"] = d["x"], each / total[lay.node]
+            last, d["x"] = d["x"], shares / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
 
@@ -192,11 +192,11 @@ class _Iteration:
         d, g, lay = self.d, self.g, self.layout
         (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
         slope = np.maximum(-tp, TINY)
-        own, each = np.maximum(-jp, 0.0) / slope, d["x"] / slope
+        paid, per_price = np.maximum(-jp, 0.0) / slope, d["x"] / slope
         if self.together:  # each edge has a price of shares of its own
-            each = each / np.add.reduceat(each, lay.first)[lay.node]
-        sums = lay.total(np.array([own, each]))
-        theta = np.maximum(each * lay.entries((g["weight"] + sums[0]) / sums[1]) - own, 0.1 * d["theta"])
+            per_price = per_price / np.add.reduceat(per_price, lay.first)[lay.node]
+        sums = lay.total(np.array([paid, per_price]))
+        theta = np.maximum(per_price * lay.entries((g["weight"] + sums[0]) / sums[1]) - paid, 0.1 * d["theta"])
         d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
@@ -206,9 +206,9 @@ class _Iteration:
     def use_time(self, most: FloatArray) -> None:
         """Lower the settings to where the entries take as long as the slowest one of their group."""
         d, lay = self.d, self.layout
-        own = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
+        before_s = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
         s, _ = lay.computes(d["u"])
-        left = lay.entries(np.maximum(lay.total(own + s[0], np.maximum), self.g["floor"])) - own
+        left = lay.entries(np.maximum(lay.total(before_s + s[0], np.maximum), self.g["floor"])) - before_s
         for _ in range(3):
             move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
             d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
@@ -220,7 +220,7 @@ class _Iteration:
         """Ask the parts about the present point."""
         self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
-    def run(self, start: Point | None) -> Point:
+    def run(self, start: Iterate | None) -> Iterate:
         """Iterate until every group has ended, and return where."""
         count = len(self.g["weight"])
         columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
@@ -247,25 +247,25 @@ class _Iteration:
                 ended = ended[~ended]
             self.step()
             self.look()
-        return Point(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
+        return Iterate(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
-        kept, entries = ~ended, ~ended[self.layout.node]
+        going, entries = ~ended, ~ended[self.layout.node]
         self.d = {name: column[entries] for name, column in self.d.items()}
         t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
         self.looked = t, j, s, e
-        self.e = {name: column[kept] for name, column in self.e.items()}
-        self.g = {name: column[kept] for name, column in self.g.items()}
-        self.at, self.edge_at = self.at[entries], self.edge_at[kept]
-        node = (np.cumsum(kept) - 1)[self.layout.node[entries]]
+        self.e = {name: column[going] for name, column in self.e.items()}
+        self.g = {name: column[going] for name, column in self.g.items()}
+        self.at, self.edge_at = self.at[entries], self.edge_at[going]
+        node = (np.cumsum(going) - 1)[self.layout.node[entries]]
         self.layout = Layout(self.edges, node, self.at, self.together)
 
     def prepare(self) -> BoolArray:
         """Compute residuals and the matrix's parts, and return which groups, (G,), have converged."""
         d, g, e_, lay = self.d, self.g, self.e, self.layout
         (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
-        one: Any = 1.0
+        energy_price: Any = 1.0
         pi = d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
@@ -278,7 +278,7 @@ class _Iteration:
             violation = np.maximum(violation, (took - d["most_s"]) / took)
             product, unmet = product + d["rho"] * d["wb"], unmet + d["rho"] * np.abs(d["rb"])
         if self.hungry:
-            one = 1.0 + d["nu"]
+            energy_price = 1.0 + d["nu"]
             d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
             violation = np.maximum(violation, (used - d["most_j"]) / used)
             product, unmet = product + d["nu"] * d["wc"], unmet + d["nu"] * np.abs(d["rc"])
@@ -286,26 +286,28 @@ class _Iteration:
         scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
-            d["gp"] = one * jp + pi * tp
+            d["gp"] = energy_price * jp + pi * tp
             priced = e_["mu"][lay.node] * d["x"]
-            curved = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
+            curved = energy_price * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
             d["gp"] = d["gp"] + priced
             d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
             scale = np.abs(d["gp"])
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
-            d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
-            d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
+            d["hu"] = energy_price * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (
+                np.maximum(-bend, 0.0) + 1 / d["wd"]
+            )
+            d["hu"] = d["hu"] + 1e-12 * (energy_price * np.abs(eu) + pi * np.abs(su)) + TINY
             # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
             # their logarithms, in which a power law is linear, and not in them.
-            asked = np.maximum(one * eu + d["sigma"], TINY)
-            ratio = np.maximum(-pi * su, TINY) / asked
-            scale = scale + np.abs(asked * (1 - ratio))
+            seconds_price = np.maximum(energy_price * eu + d["sigma"], TINY)
+            ratio = np.maximum(-pi * su, TINY) / seconds_price
+            scale = scale + np.abs(seconds_price * (1 - ratio))
             d["log"] = ratio
             # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
             way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
-            d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
+            d["hu"], d["gu"] = ratio * d["hu"], -ratio * seconds_price * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]

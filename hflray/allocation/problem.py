@@ -62,7 +62,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class Iterate:
     """Where the iteration ended.
 
     Attributes:
@@ -81,9 +81,9 @@ class Point:
     deadline_s: FloatArray
     converged: BoolArray
 
-    def part(self, entries: Any, groups: Any) -> Point:
+    def part(self, entries: Any, groups: Any) -> Iterate:
         """Return the point of some edges, each of which is a group."""
-        return Point(
+        return Iterate(
             self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
             self.deadline_s[groups], self.converged[groups],
         )  # fmt: skip
