@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.allocation.interior import Edges, minimise
+from hflray.allocation.interior import minimise
+from hflray.allocation.problem import Edges
 from hflray.support.arrays import FloatArray, IntArray
 
 CLOSE = 1e-8  # of the objective, by which another deadline may be better
@@ -98,8 +99,8 @@ def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: Flo
     for g, members in enumerate(groups):
         if relaxed.converged[g] and all(nodes[m].most >= 1 for m in members):
             deadline = float(relaxed.deadline_s[g])
-            found = _search([nodes[m] for m in members], shift[list(members)], weight[g], floor[g], deadline)
-            for m, counts in zip(members, found, strict=False):
+            counts_of = _search([nodes[m] for m in members], shift[list(members)], weight[g], floor[g], deadline)
+            for m, counts in zip(members, counts_of, strict=False):
                 share[parts[m]] = counts / blocks
     return share
 
@@ -129,18 +130,18 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
         return value, np.maximum(flat, tilted), [np.concatenate(count) for count in counts]
 
     best = np.inf
-    found: list[IntArray] = []
+    counts_of: list[IntArray] = []
     deadline = relaxed * np.geomspace(1.0, 1e4, 60)
     for _ in range(3):
         value, _, counts = look(deadline, 1e-3 * deadline)
         total = value + weight * deadline
         if np.isfinite(total).any():
             at = int(np.nanargmin(total))
-            best, found = float(total[at]), [count[at] for count in counts]
+            best, counts_of = float(total[at]), [count[at] for count in counts]
             break
         deadline = deadline * 1e4
-    if not found:
-        return found
+    if not counts_of:
+        return counts_of
     edge = np.geomspace(best / weight * 1e-3, best / weight * 1.001, 64)
     edge = np.concatenate([[floor], np.maximum(edge, floor)])
     width, end = np.diff(edge), edge[1:]
@@ -152,8 +153,8 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
         total = value + weight * end
         at = int(np.argmin(total))
         if total[at] < best:
-            best, found = float(total[at]), [count[at] for count in counts]
-        kept = bound < best * (1 - CLOSE)
-        width, end = np.repeat(width[kept] / PIECES, PIECES), end[kept]
+            best, counts_of = float(total[at]), [count[at] for count in counts]
+        promising = bound < best * (1 - CLOSE)
+        width, end = np.repeat(width[promising] / PIECES, PIECES), end[promising]
         end = (end[:, None] - np.arange(PIECES) * width.reshape(-1, PIECES)).ravel()
-    return found
+    return counts_of
