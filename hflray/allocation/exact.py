@@ -50,7 +50,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> Solved:
+def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL, whole: bool = True) -> Solved:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -60,19 +60,22 @@ def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> 
         edges: the problems.
         start: an allocation of the same entries near the optimum, from which the iteration starts.
         tolerance: how far an objective may be from the optimum, relative to it.
+        whole: False: blocks may be split, so that objectives are lower bounds, in a hundredth of the time.
     """
     present, packed = pack(edges)
     if not packed.count:
         return _finish(edges, present, packed, None)
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
-    share, lost = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
+    share, lost = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False, whole)
     first = None if start is None else _point(start, present)
     point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
     point.converged[lost] = False
-    return _finish(edges, present, packed, point)
+    return _finish(edges, present, packed, point, whole)
 
 
-def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: float) -> Solved:
+def solve_together(
+    edges: Edges, iterations: float, hop_s: FloatArray, weight: float, tolerance: float = TOL, whole: bool = True
+) -> Solved:
     """Return the optimum of all edges under one deadline: Σ iterations · joules + weight · max (iterations · T + hop).
 
     Args:
@@ -80,6 +83,7 @@ def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: f
         iterations: the edge iterations of a round.
         hop_s: what each edge takes besides, (E,), s; it counts for an edge without entries too.
         weight: λ, J/s.
+        tolerance, whole: as in `solve`.
 
     Returns:
         The allocation, whose `objective` is each edge's joules and λ times its deadline, of one edge iteration. If any
@@ -92,12 +96,12 @@ def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: f
     empty = np.setdiff1d(np.arange(edges.count), present)
     floor = np.array([max(0.0, float(hop_s[empty].max(initial=0.0)) / iterations)])
     weights = replace(edges, weight=np.full(edges.count, float(weight)))
-    share, lost = _blocks(packed, np.array([float(weight)]), shift, floor, True)
-    point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share)
+    share, lost = _blocks(packed, np.array([float(weight)]), shift, floor, True, whole)
+    point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share, None, tolerance)
     if not point.converged[0] or lost.size:
-        return solve(weights)
+        return solve(weights, None, tolerance, whole)
     point = replace(point, converged=np.ones(packed.count, dtype=np.bool_))
-    return _finish(weights, present, replace(packed, weight=weights.weight[present]), point)
+    return _finish(weights, present, replace(packed, weight=weights.weight[present]), point, whole)
 
 
 def pack(edges: Edges) -> tuple[IntArray, Edges]:
@@ -107,11 +111,13 @@ def pack(edges: Edges) -> tuple[IntArray, Edges]:
 
 
 def _blocks(
-    packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
+    packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool, whole: bool
 ) -> tuple[FloatArray | None, IntArray]:
     """Return the shares of an access with blocks, (D,), or None, and the edges for which there are none."""
     if not packed.access.shared or packed.access.blocks is None:
         return None, np.empty(0, dtype=np.intp)
+    if not whole:
+        return None, np.flatnonzero(np.bincount(packed.node) > packed.access.blocks)
     from hflray.allocation.blocks import block_shares
 
     share = block_shares(packed, weight, shift, floor, together)
@@ -128,8 +134,9 @@ def _point(start: Solved, present: IntArray) -> Iterate | None:
     )
 
 
-def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None) -> Solved:
-    """Return a point as an allocation that keeps every constraint."""
+def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None, whole: bool = True) -> Solved:
+    """Return a point as an allocation that keeps every constraint; see `solve` for `whole`."""
+    is_whole = whole and edges.access.blocks is not None
     n, count = len(edges.node), edges.count
     per_entry, per_edge = np.full((7, n), np.nan), np.zeros((4, count))
     feasible = np.ones(count, dtype=np.bool_)
@@ -139,7 +146,7 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | Non
         if packed.compute.has_setting:
             setting = np.where(np.isfinite(setting), setting, packed.compute.most(packed.device))
         first = np.flatnonzero(np.diff(packed.node, prepend=-1))
-        if edges.access.shared and edges.access.blocks is None:
+        if edges.access.shared and not is_whole:
             share = share / np.add.reduceat(share, first)[packed.node]
         with np.errstate(all="ignore"):
             upload_s, upload_j = packed.upload(share)

@@ -6,7 +6,8 @@ the devices of its edge change.
 
 With a deadline for all edges, a move is estimated by the prices of the edges' delays, whose sum is λ (weak duality). It
 is made if the exact solution confirms it, the most promising ones first. An edge that cannot meet a limit, or that has
-fewer blocks than devices, costs `PENALTY_J` a device, so that a search leaves it first.
+fewer blocks than devices, costs `PENALTY_J` a device, so that a search leaves it first. Blocks are priced as if they
+could be split, which is a lower bound of what the allocation then finds.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hflray.cost import Workload, downloads, hops
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
+TOL = 1e-7  # of a cost
 GAIN = 1e-6  # a move must lower the objective by this fraction, which is about the error of candidates
 PENALTY_J = 1e15
 NOBODY = -1
@@ -70,7 +72,7 @@ class GeneralSearch:
         row, _ = np.nonzero(is_in)
         devices = self._devices[members[is_in]]
         sets = problems(self._fleet, self._work, devices, edge[row], row, len(edge))
-        solved = solve(replace(sets, weight=self._weight[edge]))
+        solved = solve(replace(sets, weight=self._weight[edge]), tolerance=TOL, whole=False)
         spent_j = solved.energy_j + np.bincount(row, self._received_j(devices, edge[row], row), len(edge))
         q = self._work.edge_iterations
         energy_j = np.where(solved.feasible, q * spent_j, PENALTY_J * is_in.sum(axis=1)) + self._hop_j[edge]
@@ -127,7 +129,7 @@ class GeneralSearch:
         edge = assignment[order]
         problem = problems(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
         weight, q = self._work.delay_weight, self._work.edge_iterations
-        solved = solve_together(problem, q, self._hop_s, weight)
+        solved = solve_together(problem, q, self._hop_s, weight, TOL, whole=False)
         if not solved.feasible.all():
             return PENALTY_J * int((~solved.feasible[edge]).sum()), np.full(len(self._hop_s), weight / len(self._hop_s))
         delay_s = q * solved.deadline_s + self._hop_s
