@@ -471,7 +471,8 @@ class Senders:
     Attributes:
         access: how they share it.
         share: the share of each, (n,).
-        link: its link; its bandwidth is all of the edge's, or without an allocation's shares the device's own.
+        link: its link; its bandwidth is all of the edge's, or with frequency division the device's own, of which it has
+            the share 1.
         bits: what each sends.
     """
 
@@ -490,19 +491,19 @@ class Senders:
         share: FloatArray | None = None,
         gain: FloatArray | None = None,
     ) -> Senders:
-        """Return scheduled devices with a share each; None: frequency division with these bandwidths.
+        """Return scheduled devices with a share each, or by frequency division with these bandwidths.
 
         Raises:
             ConfigError: the access needs shares, and there are none.
         """
         access, link = fleet.access, fleet.uplinks(schedule.devices, schedule.edges, gain)
-        if share is None:
-            if not isinstance(access, Fdma):
-                raise ConfigError(
-                    "share: got an allocation without shares, and this access bills by shares; accepted: an "
-                    "allocation of allocate_round, or one with share; give it"
-                )
+        if isinstance(access, Fdma):
             share, link = np.ones(len(schedule)), replace(link, bandwidth_hz=bandwidth_hz)
+        elif share is None:
+            raise ConfigError(
+                "share: got an allocation without shares, and this access bills by shares; accepted: an allocation of "
+                "allocate_round, or one with share; give it"
+            )
         return cls(access, share, link, work.device_bits)
 
     def upload(self, factor: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
