@@ -9,11 +9,10 @@ through T₂ and a later deadline, which lies below them, for which the price of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from hflray.allocation.interior import Edges, minimise
+from hflray.allocation.interior import minimise
+from hflray.allocation.problem import Edges
 from hflray.support.arrays import FloatArray, IntArray
 
 CLOSE = 1e-8  # of the objective, by which another deadline may be better
@@ -37,7 +36,7 @@ class _Node:
 
     def repeated(self, index: IntArray) -> Edges:
         """Return the problem of these entries."""
-        return take(self.edges, index, np.zeros(len(index), dtype=np.intp), 1, self.edges.weight)
+        return self.edges.part(index, np.zeros(len(index), dtype=np.intp), 1, self.edges.weight)
 
     def costs(self, deadline: FloatArray) -> FloatArray:
         """Return the least joules with each deadline and count, (g, n, k); infinite where a constraint is broken."""
@@ -64,7 +63,7 @@ class _Node:
         finite = np.isfinite(costs)
         least = finite.argmax(axis=2)
         spare = self.blocks - least.sum(axis=1) - n
-        possible = finite.any(axis=2).all(axis=1) & (spare >= 0)
+        possible = np.all(np.any(finite, axis=2), axis=1) & (spare >= 0)
         costs, least, spare = costs[possible], least[possible], spare[possible]
         with np.errstate(invalid="ignore"):
             gains = costs[..., :-1] - costs[..., 1:]
@@ -86,22 +85,6 @@ class _Node:
         return values, all_counts, bounds
 
 
-def take(edges: Edges, index: IntArray, node: IntArray, count: int, weight: FloatArray) -> Edges:
-    """Return the problem of some entries."""
-    return replace(
-        edges,
-        link=edges.link.take(index),
-        device=edges.device.take(index),
-        work=edges.work.take(index),
-        before_s=edges.before_s[index],
-        most_j=edges.most_j[index],
-        most_s=edges.most_s[index],
-        node=node,
-        count=count,
-        weight=weight,
-    )
-
-
 def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool) -> FloatArray:
     """Return the best shares, (D,), of edges that all have entries; NaN where no shares keep the constraints.
 
@@ -110,16 +93,14 @@ def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: Flo
     blocks = edges.access.blocks or 1
     relaxed = minimise(edges, weight, shift[edges.node], floor, together)
     parts = np.split(np.arange(len(edges.node)), np.flatnonzero(np.diff(edges.node)) + 1)
-    nodes = [
-        _Node(take(edges, part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts
-    ]
+    nodes = [_Node(edges.part(part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts]
     groups = [range(len(nodes))] if together else [range(m, m + 1) for m in range(len(nodes))]
     share = np.full(len(edges.node), np.nan)
     for g, members in enumerate(groups):
         if relaxed.converged[g] and all(nodes[m].most >= 1 for m in members):
             deadline = float(relaxed.deadline_s[g])
-            found = _search([nodes[m] for m in members], shift[list(members)], weight[g], floor[g], deadline)
-            for m, counts in zip(members, found, strict=False):
+            counts_of = _search([nodes[m] for m in members], shift[list(members)], weight[g], floor[g], deadline)
+            for m, counts in zip(members, counts_of, strict=False):
                 share[parts[m]] = counts / blocks
     return share
 
@@ -128,9 +109,10 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
     """Return the best counts of each node, (n,), under one deadline, or an empty list if there are none."""
 
     def look(deadline: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray, list[IntArray]]:
-        """Return V at each deadline, a lower bound on V + λT over the interval of a width that ends there, and counts."""
+        """Return V, a lower bound on V + λT over the intervals of a width that end at the deadlines, and counts."""
         size = max(1, MOST_NUMBERS // sum(node.most * len(node.edges.node) for node in nodes))
-        value, line, counts = np.zeros(len(deadline)), np.zeros(len(deadline)), [[] for _ in nodes]  # type: ignore[var-annotated]
+        value, line = np.zeros((2, len(deadline)))
+        counts: list[list[IntArray]] = [[] for _ in nodes]
         for i in range(0, len(deadline), size):
             piece = slice(i, i + size)
             for node, late, count in zip(nodes, shift, counts, strict=True):
@@ -147,18 +129,19 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
         tilted = np.minimum(value + weight * deadline, line + weight * first)
         return value, np.maximum(flat, tilted), [np.concatenate(count) for count in counts]
 
-    best, found = np.inf, [np.empty(0, dtype=np.intp)][:0]
+    best = np.inf
+    counts_of: list[IntArray] = []
     deadline = relaxed * np.geomspace(1.0, 1e4, 60)
     for _ in range(3):
         value, _, counts = look(deadline, 1e-3 * deadline)
         total = value + weight * deadline
         if np.isfinite(total).any():
             at = int(np.nanargmin(total))
-            best, found = float(total[at]), [count[at] for count in counts]
+            best, counts_of = float(total[at]), [count[at] for count in counts]
             break
         deadline = deadline * 1e4
-    if not found:
-        return found
+    if not counts_of:
+        return counts_of
     edge = np.geomspace(best / weight * 1e-3, best / weight * 1.001, 64)
     edge = np.concatenate([[floor], np.maximum(edge, floor)])
     width, end = np.diff(edge), edge[1:]
@@ -170,8 +153,8 @@ def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, 
         total = value + weight * end
         at = int(np.argmin(total))
         if total[at] < best:
-            best, found = float(total[at]), [count[at] for count in counts]
-        kept = bound < best * (1 - CLOSE)
-        width, end = np.repeat(width[kept] / PIECES, PIECES), end[kept]
+            best, counts_of = float(total[at]), [count[at] for count in counts]
+        promising = bound < best * (1 - CLOSE)
+        width, end = np.repeat(width[promising] / PIECES, PIECES), end[promising]
         end = (end[:, None] - np.arange(PIECES) * width.reshape(-1, PIECES)).ravel()
-    return found
+    return counts_of

@@ -1,4 +1,4 @@
-"""One exact allocator for every pair of an access and a compute: the least joules and λ times the deadline of each edge.
+"""One exact allocator for every pair of an access and a compute: the least joules plus λ times the deadline.
 
 `solve` treats each edge alone, and `solve_together` gives all edges one deadline. Both rest on the interior-point
 iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflray.allocation.blocks` finds the blocks.
@@ -6,11 +6,12 @@ iteration of `hflray.allocation.interior`; where shares are whole blocks, `hflra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from hflray.allocation.interior import Edges, Point, minimise
+from hflray.allocation.interior import TOL, minimise
+from hflray.allocation.problem import Edges, Iterate
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
@@ -49,7 +50,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, start: Solved | None = None) -> Solved:
+def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL) -> Solved:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -58,14 +59,16 @@ def solve(edges: Edges, start: Solved | None = None) -> Solved:
     Args:
         edges: the problems.
         start: an allocation of the same entries near the optimum, from which the iteration starts.
+        tolerance: how far an objective may be from the optimum, relative to it.
     """
     present, packed = pack(edges)
     if not packed.count:
         return _finish(edges, present, packed, None)
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
-    share = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
+    share, lost = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False)
     first = None if start is None else _point(start, present)
-    point = minimise(packed, packed.weight, shift, floor, False, share, first)
+    point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
+    point.converged[lost] = False
     return _finish(edges, present, packed, point)
 
 
@@ -89,9 +92,9 @@ def solve_together(edges: Edges, iterations: float, hop_s: FloatArray, weight: f
     empty = np.setdiff1d(np.arange(edges.count), present)
     floor = np.array([max(0.0, float(hop_s[empty].max(initial=0.0)) / iterations)])
     weights = replace(edges, weight=np.full(edges.count, float(weight)))
-    share = _blocks(packed, np.array([float(weight)]), shift, floor, True)
+    share, lost = _blocks(packed, np.array([float(weight)]), shift, floor, True)
     point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share)
-    if not point.converged[0]:
+    if not point.converged[0] or lost.size:
         return solve(weights)
     point = replace(point, converged=np.ones(packed.count, dtype=np.bool_))
     return _finish(weights, present, replace(packed, weight=weights.weight[present]), point)
@@ -105,32 +108,36 @@ def pack(edges: Edges) -> tuple[IntArray, Edges]:
 
 def _blocks(
     packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
-) -> FloatArray | None:
-    """Return the shares of an access with blocks, (D,), or None."""
+) -> tuple[FloatArray | None, IntArray]:
+    """Return the shares of an access with blocks, (D,), or None, and the edges for which there are none."""
     if not packed.access.shared or packed.access.blocks is None:
-        return None
+        return None, np.empty(0, dtype=np.intp)
     from hflray.allocation.blocks import block_shares
 
-    return block_shares(packed, weight, shift, floor, together)
+    share = block_shares(packed, weight, shift, floor, together)
+    return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 
 
-def _point(start: Solved, present: IntArray) -> Point | None:
+def _point(start: Solved, present: IntArray) -> Iterate | None:
     """Return where an iteration starts, unless a value is missing."""
     needed = np.concatenate([start.share, start.time_price])
     if not np.isfinite(needed).all():
         return None
-    return Point(
+    return Iterate(
         start.share, start.setting, start.time_price, start.share_price[present], start.deadline_s, start.feasible
     )
 
 
-def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None) -> Solved:
+def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None) -> Solved:
     """Return a point as an allocation that keeps every constraint."""
     n, count = len(edges.node), edges.count
     per_entry, per_edge = np.full((7, n), np.nan), np.zeros((4, count))
     feasible = np.ones(count, dtype=np.bool_)
     if point is not None:
-        share, setting = point.share, point.setting
+        share = np.where(np.isfinite(point.share), point.share, 1.0)
+        setting = point.setting
+        if packed.compute.has_setting:
+            setting = np.where(np.isfinite(setting), setting, packed.compute.most(packed.device))
         first = np.flatnonzero(np.diff(packed.node, prepend=-1))
         if edges.access.shared and edges.access.blocks is None:
             share = share / np.add.reduceat(share, first)[packed.node]
@@ -147,15 +154,16 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Point | None)
                 setting = np.where(better, slower, setting)
                 compute_s, compute_j = np.where(better, [slower_s, slower_j], [compute_s, compute_j])
             took, used = packed.before_s + upload_s + compute_s, upload_j + compute_j
-            kept = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
-        good = point.converged & np.logical_and.reduceat(kept, first)
+            within = (took <= packed.most_s * (1 + SLACK)) & (used <= packed.most_j * (1 + SLACK))
+        good = point.converged & np.logical_and.reduceat(within, first)
         feasible[present] = good
         deadline, energy = np.maximum.reduceat(took, first), np.add.reduceat(used, first)
         rows = np.stack([deadline, energy, energy + packed.weight * deadline, point.share_price])
         per_edge[:, present] = np.where(good, rows, [[np.inf]] * 3 + [[np.nan]])
         per_entry[:] = share, setting, compute_s, compute_j, upload_s, upload_j, point.time_price
         per_entry[:, ~good[packed.node]] = np.nan
-    return Solved(*per_entry, *per_edge, feasible)
+    names = [field.name for field in fields(Solved)]
+    return Solved(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
 
 
 def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:
@@ -207,9 +215,9 @@ def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
             slope = (f1 - f0) / (x1 - x0)
             x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
             x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
-        found = np.exp(at)
+        answer_at = np.exp(at)
         if answer == 0:
-            found = np.where(top < -1e-9, np.inf, found)  # even the largest setting is too slow
-            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), found), np.inf))
-        found = np.where(top <= 0, np.exp(most), found)
-        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, found))
+            answer_at = np.where(top < -1e-9, np.inf, answer_at)  # even the largest setting is too slow
+            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), answer_at), np.inf))
+        answer_at = np.where(top <= 0, np.exp(most), answer_at)
+        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, answer_at))

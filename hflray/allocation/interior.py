@@ -1,143 +1,39 @@
-"""The interior-point iteration behind `hflray.allocation.exact`: a safeguarded Newton method for any access and compute.
+"""The iteration behind `hflray.allocation.exact`: an interior-point Newton method for any access and compute.
 
 An edge has a deadline T, and each of its devices a share x and a setting u. With the seconds t(x), s(u) and the joules
 E(x), e(u) of its upload and of its computing, the problem of a group of edges with one deadline is to minimise
 ``Σ (E + e) + λT`` subject to ``before + t + s + shift ≤ T``, ``Σ x ≤ 1`` at each edge, ``u ≤ most``, ``T ≥ floor``, and
-the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose product
-falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T and the prices. Each device
-has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that a step takes time
-in proportion to the devices. A part tells values alone: derivatives by log x and log u are central differences, whose
-errors of 1e-8 do not move the optimum's objective to the first order.
+the limits ``before + t + s ≤ most_s`` and ``E + e ≤ most_j``. Each constraint has a slack w and a price z, whose
+product falls to 0 (Mehrotra's predictor and corrector). The unknowns of a step are log x, log u, T, the slacks and the
+prices. Each device has a block of 2×2 and couples to the others through T and its edge's price of shares alone, so that
+a step takes time in proportion to the devices. A part tells values alone: derivatives by log x and log u are central
+differences, whose errors of 1e-8 move the optimum's objective to the second order alone.
+
+Prices are `theta` of T, `mu` of the shares, `sigma` of ``u ≤ most``, `phi` of ``T ≥ floor``, `rho` of most_s and `nu`
+of most_j; slacks are `wa`, `we`, `wd`, ``T - floor``, `wb` and `wc` in this order; residuals begin with r.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from hflray.physics.base import Access, Compute, Device, Link, Work
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.allocation.problem import Edges, Iterate, Layout
+from hflray.support.arrays import BoolArray, FloatArray
 
-STEP = 1e-4  # of the differences, in log x and log u
-TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale
-DUAL_TOL = 1e-6  # largest residual of a device's optimality, which moves the objective to the second order alone
-MOST_STEPS = 80
+TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
+# residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
+THREADED = 4096  # batches of more entries are faster with threads
+MOST_STEPS = 200
+LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
-
-
-@dataclass(frozen=True, eq=False)
-class Edges:
-    """The problems of E edges as flat arrays over D entries, each a device at an edge, sorted by edge.
-
-    Attributes:
-        access, compute: how the devices upload and compute.
-        link, device, work: what the parts get, of each entry, (D,).
-        node: the edge of each entry, (D,), ascending, from 0 to E-1; an edge may be without devices.
-        count: E.
-        bits: what a device uploads in an edge iteration.
-        weight: λ of each edge, (E,), J/s.
-        before_s: what passes before each device can compute, (D,), s.
-        most_j: the most joules of a device in an edge iteration, (D,), J, or infinity.
-        most_s: the most seconds of a device in an edge iteration, `before_s` included, (D,), s, or infinity.
-    """
-
-    access: Access
-    compute: Compute
-    link: Link
-    device: Device
-    work: Work
-    node: IntArray
-    count: int
-    bits: float
-    weight: FloatArray
-    before_s: FloatArray
-    most_j: FloatArray
-    most_s: FloatArray
-
-    def upload(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds and the joules, (D,), of uploads with these shares, (D,)."""
-        return self.access.upload(share, self.link, self.bits)
-
-    def run(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds and the joules, (D,), of computing with these settings, (D,)."""
-        return self.compute.run(setting, self.device, self.work)
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """Where the iteration ended.
-
-    Attributes:
-        share: of each entry, (D,).
-        setting: of each entry, (D,).
-        time_price: what a second less of each entry alone would save, (D,), J/s.
-        share_price: μ of each edge, (E,), J.
-        deadline_s: T of each group, (G,), s.
-        converged: of each group, (G,).
-    """
-
-    share: FloatArray
-    setting: FloatArray
-    time_price: FloatArray
-    share_price: FloatArray
-    deadline_s: FloatArray
-    converged: BoolArray
-
-
-class _Layout:
-    """Which entries belong to which edge and group, and what parts say around their shares and settings."""
-
-    def __init__(self, edges: Edges, node: IntArray, entries: IntArray, together: bool) -> None:
-        self.edges, self.node, self.together = edges, node, together
-        self.first = np.flatnonzero(np.diff(node, prepend=-1))
-        three = np.tile(entries, 3)
-        self.link, self.device, self.work = edges.link.take(three), edges.device.take(three), edges.work.take(three)
-        self.most = edges.compute.most(edges.device.take(entries)) if edges.compute.has_setting else np.ones(len(node))
-
-    def group(self, values: Any, reduce: Any = np.add) -> Any:
-        """Return the sums, (..., G), over the edges, (..., E), of each group."""
-        return reduce.reduce(values, axis=-1, keepdims=True) if self.together else values
-
-    def total(self, values: Any, reduce: Any = np.add) -> Any:
-        """Return the sums, (..., G), over the entries, (..., D), of each group."""
-        return self.group(reduce.reduceat(values, self.first, axis=-1), reduce)
-
-    def entries(self, of_groups: FloatArray) -> FloatArray:
-        """Return the value of each entry's group, (D,)."""
-        return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
-
-    def uploads(self, share: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log x, (3, D) each."""
-        access, bits = self.edges.access, self.edges.bits
-        return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
-
-    def computes(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds' and the joules' values and derivatives by log u, (3, D) each."""
-        compute = self.edges.compute
-        run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
-        return _derivatives(run, setting, self.most, compute.has_setting)
-
-
-def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[FloatArray, FloatArray]:
-    """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
-    if not derive:
-        values = np.zeros((2, 3, len(at)))
-        values[:, 0] = [answer[: len(at)] for answer in part(np.tile(at, 3))]
-        return values[0], values[1]
-    centre = np.minimum(at, most * np.exp(-STEP))
-    away = np.log(at / centre) if (centre < at).any() else None
-    answers = []
-    for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
-        low, value, high = np.reshape(answer, (3, -1))
-        first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
-        if away is not None:
-            value, first = value + away * (first + away / 2 * second), first + away * second
-        answers.append((value, first, second))
-    return answers[0], answers[1]  # type: ignore[return-value]
 
 
 def minimise(
@@ -147,8 +43,9 @@ def minimise(
     floor: FloatArray,
     together: bool,
     share: FloatArray | None = None,
-    start: Point | None = None,
-) -> Point:
+    start: Iterate | None = None,
+    tol: float = TOL,
+) -> Iterate:
     """Return the optimum of edges that all have devices.
 
     Args:
@@ -159,10 +56,29 @@ def minimise(
         together: whether all edges are one group.
         share: the shares, (D,), if they are given.
         start: a point near the optimum.
+        tol: largest relative gap and violation.
     """
-    problem = _Iteration(edges, weight, shift, floor, together, share)
-    with np.errstate(all="ignore"):
-        return problem.run(start)
+
+    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Iterate | None) -> Iterate:
+        at, groups = index
+        problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
+        with np.errstate(all="ignore"):
+            return problem.run(start)
+
+    threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
+    if together or threads <= 1:
+        return alone(edges, (slice(None), slice(None)), share, start)
+    cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))
+    pieces = []
+    for i, j in pairwise(cuts.tolist()):
+        first, last = int(edges.node[i]), int(edges.node[j - 1]) + 1
+        at, groups = slice(i, j), slice(first, last)
+        part = edges.part(at, edges.node[at] - first, last - first, edges.weight[groups])
+        pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
+    with ThreadPoolExecutor(threads) as pool:
+        points = list(pool.map(alone, *zip(*pieces, strict=True)))
+    names = [field.name for field in fields(Iterate)]
+    return Iterate(**{name: np.concatenate([getattr(point, name) for point in points]) for name in names})
 
 
 class _Iteration:
@@ -176,24 +92,26 @@ class _Iteration:
         floor: FloatArray,
         together: bool,
         share: FloatArray | None,
+        tol: float,
     ) -> None:
+        self.tol = tol
         self.edges, self.together, self.fixed = edges, together, share
         self.shares = edges.access.shared and share is None
         self.settings = edges.compute.has_setting
         self.late = bool(np.isfinite(edges.most_s).any())
         self.hungry = bool(np.isfinite(edges.most_j).any())
-        self.layout = _Layout(edges, edges.node, np.arange(len(edges.node)), together)
+        self.layout = Layout(edges, edges.node, np.arange(len(edges.node)), together)
         self.at = np.arange(len(edges.node))  # the entries that are left
         self.edge_at = np.arange(edges.count)
         self.d: Columns = {"before": edges.before_s, "shift": shift, "most_s": edges.most_s, "most_j": edges.most_j}
         self.g: Columns = {"weight": weight, "floor": floor}
         self.e: Columns = {}
 
-    def begin(self, start: Point | None) -> None:
+    def begin(self, start: Iterate | None) -> None:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.05 if start is None else 0.01
+        margin = 0.05 if start is None else 0.002
         most = lay.most * np.exp(-margin)
         even = lay.entries(g["weight"] / devices)
         d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
@@ -204,6 +122,7 @@ class _Iteration:
             if self.shares:
                 d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
+                self.price_time()
             elif self.settings:
                 self.use_time(most)
         else:
@@ -212,25 +131,27 @@ class _Iteration:
             d["u"] = np.minimum(start.setting, most)
             if self.shares:
                 d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
+                self.share_out()
+                self.price_time()
         if self.shares:
             d["x"] = d["x"] * (1 - margin / 2)
         self.look()
-        t, j, s, e = d["t"], d["j"], d["s"], d["e"]
+        t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
         d["wa"] = lay.entries(g["T"]) - took
         product = 0.1 * margin * g["weight"] * g["T"] / devices
-        each = lay.entries(product)
+        even_product = lay.entries(product)
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
-            d["sigma"] = each / d["wd"]
+            d["sigma"] = even_product / d["wd"]
         if self.late:
             d["wb"] = np.where(np.isfinite(d["most_s"]), np.maximum(d["most_s"] - took + d["shift"], 0.1 * took), 1.0)
-            d["rho"] = np.where(np.isfinite(d["most_s"]), each / d["wb"], 0.0)
+            d["rho"] = np.where(np.isfinite(d["most_s"]), even_product / d["wb"], 0.0)
         if self.hungry:
             used = j[0] + e[0]
             d["wc"] = np.where(np.isfinite(d["most_j"]), np.maximum(d["most_j"] - used, 0.1 * used), 1.0)
-            d["nu"] = np.where(np.isfinite(d["most_j"]), each / d["wc"], 0.0)
+            d["nu"] = np.where(np.isfinite(d["most_j"]), even_product / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
             price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
@@ -253,18 +174,30 @@ class _Iteration:
     def share_out(self) -> None:
         """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
         d, lay = self.d, self.layout
-        own = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
-        longest = np.maximum.reduceat(own, lay.first)
+        computing_s = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        longest = np.maximum.reduceat(computing_s, lay.first)
         for _ in range(4):
             work = d["x"] * self.seconds()
-            extra = np.maximum.reduceat(work + own - longest[lay.node], lay.first)  # a bound from below
+            extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
             for _ in range(5):
-                each = work / ((extra + longest)[lay.node] - own)
-                total, slope = np.add.reduceat(np.stack([each, each**2 / work]), lay.first, axis=-1)
+                shares = work / ((extra + longest)[lay.node] - computing_s)
+                total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
                 extra = extra + (total - 1) / slope
-            last, d["x"] = d["x"], each / total[lay.node]
+            last, d["x"] = d["x"], shares / total[lay.node]
             if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
                 break
+
+    def price_time(self) -> None:
+        """Move the prices of time to where the present shares would be the best, but not far down."""
+        d, g, lay = self.d, self.g, self.layout
+        (_, tp, _), (_, jp, _) = lay.uploads(d["x"], True)
+        slope = np.maximum(-tp, TINY)
+        paid, per_price = np.maximum(-jp, 0.0) / slope, d["x"] / slope
+        if self.together:  # each edge has a price of shares of its own
+            per_price = per_price / np.add.reduceat(per_price, lay.first)[lay.node]
+        sums = lay.total(np.array([paid, per_price]))
+        theta = np.maximum(per_price * lay.entries((g["weight"] + sums[0]) / sums[1]) - paid, 0.1 * d["theta"])
+        d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -273,9 +206,9 @@ class _Iteration:
     def use_time(self, most: FloatArray) -> None:
         """Lower the settings to where the entries take as long as the slowest one of their group."""
         d, lay = self.d, self.layout
-        own = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
+        before_s = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
         s, _ = lay.computes(d["u"])
-        left = lay.entries(np.maximum(lay.total(own + s[0], np.maximum), self.g["floor"])) - own
+        left = lay.entries(np.maximum(lay.total(before_s + s[0], np.maximum), self.g["floor"])) - before_s
         for _ in range(3):
             move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
             d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
@@ -285,88 +218,98 @@ class _Iteration:
 
     def look(self) -> None:
         """Ask the parts about the present point."""
-        self.d["t"], self.d["j"] = self.layout.uploads(self.d["x"], self.shares)  # type: ignore[assignment]
-        self.d["s"], self.d["e"] = self.layout.computes(self.d["u"])  # type: ignore[assignment]
+        self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
-    def run(self, start: Point | None) -> Point:
+    def run(self, start: Iterate | None) -> Iterate:
         """Iterate until every group has ended, and return where."""
         count = len(self.g["weight"])
         columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
         mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
         self.begin(start)
+        ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
-            bad = ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)
-            if (done | bad).any():
-                ended = done | bad
-                entries = self.layout.entries(ended)
+            new = (done | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
+            if new.any():
+                entries = self.layout.entries(new)
                 for name, column in columns.items():
                     column[self.at[entries]] = self.d[name][entries]
-                edges = np.broadcast_to(ended, self.edge_at.shape)
+                edges = np.broadcast_to(new, self.edge_at.shape)
                 if self.shares:
                     mu[self.edge_at[edges]] = self.e["mu"][edges]
-                at = np.flatnonzero(ended) if self.together else self.edge_at[ended]
-                deadline[at], converged[at] = self.g["T"][ended], done[ended]
-                if ended.all():
-                    break
+                at = np.flatnonzero(new) if self.together else self.edge_at[new]
+                deadline[at], converged[at] = self.g["T"][new], done[new]
+                ended = ended | new
+            if ended.all():
+                break
+            if ended.mean() > 0.25:
                 self.drop(ended)
+                ended = ended[~ended]
             self.step()
             self.look()
-        return Point(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
+        return Iterate(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
-        kept, entries = ~ended, ~ended[self.layout.node]
-        self.d = {name: column[..., entries] for name, column in self.d.items() if isinstance(column, np.ndarray)} | {
-            name: tuple(row[entries] for row in column)  # type: ignore[misc]
-            for name, column in self.d.items()
-            if isinstance(column, tuple)
-        }
-        self.e = {name: column[kept] for name, column in self.e.items()}
-        self.g = {name: column[kept] for name, column in self.g.items()}
-        self.at, self.edge_at = self.at[entries], self.edge_at[kept]
-        node = (np.cumsum(kept) - 1)[self.layout.node[entries]]
-        self.layout = _Layout(self.edges, node, self.at, self.together)
+        going, entries = ~ended, ~ended[self.layout.node]
+        self.d = {name: column[entries] for name, column in self.d.items()}
+        t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
+        self.looked = t, j, s, e
+        self.e = {name: column[going] for name, column in self.e.items()}
+        self.g = {name: column[going] for name, column in self.g.items()}
+        self.at, self.edge_at = self.at[entries], self.edge_at[going]
+        node = (np.cumsum(going) - 1)[self.layout.node[entries]]
+        self.layout = Layout(self.edges, node, self.at, self.together)
 
     def prepare(self) -> BoolArray:
         """Compute residuals and the matrix's parts, and return which groups, (G,), have converged."""
         d, g, e_, lay = self.d, self.g, self.e, self.layout
-        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = d["t"], d["j"], d["s"], d["e"]
-        one, pi = 1.0, d["theta"]
+        (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
+        energy_price: Any = 1.0
+        pi = d["theta"]
         took, used = d["before"] + t + s, j + e
         d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
         d["way"] = su
-        violation, product = np.abs(d["ra"]) / lay.entries(g["T"]), d["theta"] * d["wa"]
+        violation = (d["ra"] - d["wa"]) / lay.entries(g["T"])
+        product, unmet = d["theta"] * d["wa"], d["theta"] * np.abs(d["ra"])
         if self.late:
             pi = pi + d["rho"]
             d["rb"] = np.where(np.isfinite(d["most_s"]), took + d["wb"] - d["most_s"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rb"]) / took), product + d["rho"] * d["wb"]
+            violation = np.maximum(violation, (took - d["most_s"]) / took)
+            product, unmet = product + d["rho"] * d["wb"], unmet + d["rho"] * np.abs(d["rb"])
         if self.hungry:
-            one = 1.0 + d["nu"]
+            energy_price = 1.0 + d["nu"]
             d["rc"] = np.where(np.isfinite(d["most_j"]), used + d["wc"] - d["most_j"], 0.0)
-            violation, product = np.maximum(violation, np.abs(d["rc"]) / used), product + d["nu"] * d["wc"]
-        scale, zero = 0.0, np.zeros_like(t)
+            violation = np.maximum(violation, (used - d["most_j"]) / used)
+            product, unmet = product + d["nu"] * d["wc"], unmet + d["nu"] * np.abs(d["rc"])
+        zero = np.zeros_like(t)
+        scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
-            d["gp"] = one * jp + pi * tp
+            d["gp"] = energy_price * jp + pi * tp
             priced = e_["mu"][lay.node] * d["x"]
-            curved = one * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
+            curved = energy_price * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
             d["gp"] = d["gp"] + priced
             d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
             scale = np.abs(d["gp"])
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
-            d["hu"] = one * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (np.maximum(-bend, 0.0) + 1 / d["wd"])
-            d["hu"] = d["hu"] + 1e-12 * (one * np.abs(eu) + pi * np.abs(su)) + TINY
-            asked = np.maximum(one * eu + d["sigma"], TINY)  # the price of a second at u, times -su
-            ratio = np.maximum(-pi * su, TINY) / asked
-            scale = scale + np.abs(asked * (1 - ratio))
+            d["hu"] = energy_price * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (
+                np.maximum(-bend, 0.0) + 1 / d["wd"]
+            )
+            d["hu"] = d["hu"] + 1e-12 * (energy_price * np.abs(eu) + pi * np.abs(su)) + TINY
+            # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
+            # their logarithms, in which a power law is linear, and not in them.
+            seconds_price = np.maximum(energy_price * eu + d["sigma"], TINY)
+            ratio = np.maximum(-pi * su, TINY) / seconds_price
+            scale = scale + np.abs(seconds_price * (1 - ratio))
             d["log"] = ratio
-            way = np.clip((s - d["ra"]) / s, 0.5, 1e6)  # seconds left for the computing, times those that it takes
+            # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
+            way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
-            d["hu"], d["gu"] = ratio * d["hu"], -ratio * asked * np.log(ratio)
+            d["hu"], d["gu"] = ratio * d["hu"], -ratio * seconds_price * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
-        sums = lay.total(np.stack([d["theta"], product, used, scale + zero]))
+        sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
@@ -375,16 +318,19 @@ class _Iteration:
         if self.shares:
             e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
             g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
-            worst = np.maximum(worst, lay.group(np.abs(e_["re"]), np.maximum))
+            worst = np.maximum(worst, lay.group(e_["re"] - e_["we"], np.maximum))
             pairs = pairs + lay.group(np.ones(len(e_["re"])))
         g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
-        return np.asarray((g["gap"] <= TOL * g["size"]) & (worst <= TOL) & (dual <= DUAL_TOL * g["size"]))
+        gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
+        return np.asarray(
+            (gap <= self.tol * g["size"]) & (worst <= self.tol) & (dual <= min(1e3 * self.tol, 1e-4) * g["size"])
+        )
 
     def factor(self) -> None:
         """Compute what the predictor and the corrector share."""
         d, lay = self.d, self.layout
-        tp, jp, su, eu, hp, hu = d["t"][1], d["j"][1], d["s"][1], d["e"][1], d["hp"], d["hu"]
+        (tp, jp, su, eu), hp, hu = (rows[1] for rows in self.looked), d["hp"], d["hu"]
         late = d["rho"] / d["wb"] if self.late else 0.0
         hungry = d["nu"] / d["wc"] if self.hungry else 0.0
         zero = np.zeros_like(hp)
@@ -415,12 +361,12 @@ class _Iteration:
             d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
             rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
-        self.rows = np.add.reduceat(np.stack(rows), lay.first, axis=-1)
+        self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
         """Return the changes of entries, edges and groups for products of slacks and prices changed by `target`."""
         d, g, e, lay = self.d, self.g, self.e, self.layout
-        tp, jp, su, eu = d["t"][1], d["j"][1], d["s"][1], d["e"][1]
+        tp, jp, su, eu = (rows[1] for rows in self.looked)
         gp, gu = d["gp"], d["gu"]
         if self.settings:
             gu = gu + d["log"] * target["sigma"] / d["wd"]
@@ -440,7 +386,7 @@ class _Iteration:
         s22 = lay.group(self.rows[0]) + g["phi"] / w_floor
         r2 = -g["rt"] + target["phi"] / w_floor
         if self.shares:
-            sums = np.add.reduceat(np.stack([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
+            sums = np.add.reduceat(np.array([kh, d["x"] * p0 - d["c1"] * kh]), lay.first, axis=-1)
             r2 = r2 + lay.group(sums[0])
             r1 = sums[1] + e["re"] + target["mu"] / e["mu"]
             s21, s12, s11 = self.rows[1], self.rows[2], np.maximum(self.rows[3], 0.0) + e["we"] / e["mu"]
@@ -485,7 +431,7 @@ class _Iteration:
         dual = np.zeros_like(primal)
         for price, slack in self.names():
             primal, dual = np.fmax(primal, -entry[slack] / d[slack]), np.fmax(dual, -entry[price] / d[price])
-        worst = lay.total(np.stack([primal, dual]), np.maximum)
+        worst = lay.total(np.array([primal, dual]), np.maximum)
         worst_p = np.maximum(worst[0], -group["T"] / (g["T"] - g["floor"]))
         worst_d = np.maximum(worst[1], -group["phi"] / g["phi"])
         if self.shares:
@@ -508,8 +454,8 @@ class _Iteration:
         left = left + (g["phi"] + dual * group["phi"]) * (g["T"] + primal * group["T"] - g["floor"])
         if self.shares:
             left = left + lay.group((e["mu"] + dual * edge["mu"]) * (e["we"] + primal * edge["we"]))
-        centre = np.clip(left / g["gap"], 1e-2, 1.0) ** 3 * g["gap"] / g["pairs"]
-        centre = np.maximum(centre, 0.1 * TOL * g["size"] / g["pairs"])
+        centre = np.minimum(np.maximum(left / g["gap"], 1e-2), 1.0) ** 3 * g["gap"] / g["pairs"]
+        centre = np.maximum(centre, 0.1 * self.tol * g["size"] / g["pairs"])
         of_entry = lay.entries(centre)
         weight = primal * dual  # a predictor that is cut short says little about what is left
         cut = lay.entries(weight)
@@ -528,7 +474,8 @@ class _Iteration:
             d[price], d[slack] = d[price] + at_d * entry[price], d[slack] + at_p * entry[slack]
         g["T"], g["phi"] = g["T"] + primal * group["T"], g["phi"] + dual * group["phi"]
         if self.shares:
-            d["x"] = d["x"] * np.exp(at_p * entry["p"])
+            # A part gets numbers even where a problem without a solution has led the iteration astray.
+            d["x"] = np.fmin(np.fmax(d["x"] * np.exp(at_p * entry["p"]), LEAST), 1.0)
             e["mu"], e["we"] = e["mu"] + dual * edge["mu"], e["we"] + primal * edge["we"]
         if self.settings:
-            d["u"] = d["u"] * np.exp(at_p * entry["u"])
+            d["u"] = np.fmin(np.fmax(d["u"] * np.exp(at_p * entry["u"]), LEAST * lay.most), lay.most)

@@ -172,10 +172,10 @@ def compare_with_cvxpy(access, count, limits):
 
 
 def assert_agree(differences):
-    """Assert that no objective is above Clarabel's by 1e-6; one below it, of a feasible allocation, is Clarabel's error.
+    """Assert that no objective is above Clarabel's by 1e-6.
 
-    With frequency division the error reaches 4e-5 although Clarabel is asked for 1e-10; the paper's kernels agree to
-    1e-9 with what is tested here.
+    One below it, of a feasible allocation, is Clarabel's error. With frequency division the error reaches 4e-5 although
+    Clarabel is asked for 1e-10; the paper's kernels agree to 1e-9 with what is tested here.
     """
     assert differences.max() <= 1e-6
     assert differences.min() >= -1e-4
@@ -211,9 +211,7 @@ def test_hard_edges_agree_with_the_kernels():
     link = Link(y * NOISE / power, power, width, NOISE, zero, zero)
     device = Device(cycles, cap, zero + ALPHA, zero, zero, zero, zero)
     weight = np.array([p.delay_weight for p in problems])
-    edges = Edges(
-        Fdma(), Dvfs(), link, device, Work(zero + 1, zero, zero), node, 100, BITS, weight, zero, free, free
-    )
+    edges = Edges(Fdma(), Dvfs(), link, device, Work(zero + 1, zero, zero), node, 100, BITS, weight, zero, free, free)
     solved = solve(edges)
     check(edges, solved)
     expected, _ = solve_all(problems)
@@ -229,7 +227,12 @@ def test_a_round_agrees_with_the_kernels_in_both_couplings(seed):
     devices, at = rng.permutation(100)[:40], np.sort(rng.integers(0, 4, 40))  # the last edge stays empty
     zero, free = np.zeros(40), np.full(40, np.inf)
     link = Link(
-        fleet.gain_of(devices, at), fleet.power_w[devices], fleet.edge_bandwidth_hz[at], fleet.noise_w_per_hz, zero, zero
+        fleet.gain_of(devices, at),
+        fleet.power_w[devices],
+        fleet.edge_bandwidth_hz[at],
+        fleet.noise_w_per_hz,
+        zero,
+        zero,
     )
     device = Device(
         fleet.cycles_per_sample[devices], fleet.max_cpu_hz[devices], zero + fleet.capacitance, zero, zero, zero, zero
@@ -322,8 +325,8 @@ def test_tdma_by_hand():
     # B = R/1: log2(1 + g p / (N B)) = 1 where g p = N B
     link = Link(NOISE * rate / power, np.full(3, power), rate, NOISE, zero, zero)
     edges = Edges(
-        Tdma(), MeasuredCompute(), link, Device(*[zero] * 7), Work(zero, zero, zero), np.zeros(3, dtype=np.intp), 1, bits,
-        np.ones(1), zero, free, free,
+        Tdma(), MeasuredCompute(), link, Device(*[zero] * 7), Work(zero, zero, zero), np.zeros(3, dtype=np.intp), 1,
+        bits, np.ones(1), zero, free, free,
     )  # fmt: skip
     two = of_edge(replace(edges, node=np.array([0, 0, 1]), count=2, weight=np.ones(2)), 0)
     solved = solve(two)
@@ -336,7 +339,9 @@ def test_tdma_by_hand():
     np.testing.assert_allclose(three.upload_s, [4, 4, 4], rtol=1e-8)
 
 
-@pytest.mark.parametrize(("access", "compute"), [*PAIRS, (Half(), Dvfs()), (Tdma(), Idle()), (MeasuredAccess(), Idle())])
+@pytest.mark.parametrize(
+    ("access", "compute"), [*PAIRS, (Half(), Dvfs()), (Tdma(), Idle()), (MeasuredAccess(), Idle())]
+)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000), power=st.floats(-6, 6))
 def test_no_other_allocation_is_better(access, compute, seed, power):
