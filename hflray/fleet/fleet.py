@@ -65,8 +65,8 @@ class Fleet:
         edge_parents: the region of each edge, M texts; None: the nearest one, where there are regions.
         tree: what lies above the edges (`Fleet.with_tree`).
         access, compute, download: how devices share an uplink, compute and get the model (`Fleet.with_physics`).
-        downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`, from which
-            it differs only while devices under way hold a part of the uplink.
+        downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`. They
+            differ only while devices under way hold a part of the uplink.
         has_rates: whether rates of links were given.
         latency_s: what a transfer over each link takes besides its bits, (N, M), s; None: nothing.
         fixed_s, step_s, seconds_per_sample, compute_w, upload_w: what was measured of each device, (N,), see
