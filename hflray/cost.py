@@ -117,8 +117,8 @@ class Workload:
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
-        for field_name, given in (("minimise", minimise), ("limits", limits), ("steps", steps)):
-            object.__setattr__(self, field_name, given)
+        for field_name, setting in (("minimise", minimise), ("limits", limits), ("steps", steps)):
+            object.__setattr__(self, field_name, setting)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
@@ -186,9 +186,9 @@ class Workload:
 
     def computing(self, samples: FloatArray) -> Work:
         """Return what devices with so many samples, (n,), compute in an edge iteration."""
-        steps, seen = self.steps.of(samples)
+        steps, processed = self.steps.of(samples)
         epochs = self.local_iterations
-        return Work(epochs * samples, epochs * steps, epochs * seen, epochs, samples)
+        return Work(epochs * samples, epochs * steps, epochs * processed, epochs, samples)
 
 
 QUIET: dict[str, Any] = {"quiet": True}  # a field that states leave out while it is None
@@ -604,8 +604,8 @@ def round_cost(
     chosen, edges = check_assignment(fleet, devices, assignment)
     bandwidth, cpu = np.asarray(allocation.bandwidth_hz), np.asarray(allocation.cpu_hz)
     share: FloatArray | None = getattr(allocation, "share", None)
-    given = {"bandwidth_hz": bandwidth, "cpu_hz": cpu} | ({} if share is None else {"share": share})
-    for name, array in given.items():
+    columns = {"bandwidth_hz": bandwidth, "cpu_hz": cpu} | ({} if share is None else {"share": share})
+    for name, array in columns.items():
         if array.shape != chosen.shape:
             raise ConfigError(
                 f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"

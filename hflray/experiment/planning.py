@@ -135,8 +135,8 @@ class Planner:
         """Return the schedule without the devices that cannot meet the limits, where these leave devices out."""
         if not self.work.limits.drop:
             return schedule
-        kept = kept_by_limits(fleet, self.work, *schedule)
-        return Schedule(schedule.devices[kept], schedule.edges[kept])
+        stays = kept_by_limits(fleet, self.work, *schedule)
+        return Schedule(schedule.devices[stays], schedule.edges[stays])
 
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.

@@ -365,7 +365,7 @@ class Fleet:
         index = np.asarray(devices)
         cycles, most_hz = self.cycles_per_sample[index], self.max_cpu_hz[index]
 
-        def given(name: str, otherwise: FloatArray) -> FloatArray:
+        def measured(name: str, otherwise: FloatArray) -> FloatArray:
             return otherwise if (array := getattr(self, name)) is None else np.asarray(array)[index]
 
         nothing = np.zeros(len(index))
@@ -374,10 +374,10 @@ class Fleet:
             cycles,
             most_hz,
             np.broadcast_to(self.capacitance_of(index), len(index)),
-            given("fixed_s", nothing),
-            given("step_s", nothing),
-            given("seconds_per_sample", nothing if has_steps else cycles / most_hz),
-            given("compute_w", np.full(len(index), np.nan)),
+            measured("fixed_s", nothing),
+            measured("step_s", nothing),
+            measured("seconds_per_sample", nothing if has_steps else cycles / most_hz),
+            measured("compute_w", np.full(len(index), np.nan)),
         )
 
     def with_physics(self, config: CostConfig) -> Fleet:
@@ -395,7 +395,7 @@ class Fleet:
                     raise ConfigError(
                         f"cost.{kind}.name: got {getattr(config, kind).name}, and the fleet does not have "
                         f"{' or '.join(names)} of every {'link' if names == ('mbps',) else 'device'}; accepted with "
-                        f"it: {', '.join(' or '.join(each) for each in part.needs)}; add these columns to the fleet's "
+                        f"it: {', '.join(map(' or '.join, part.needs))}; add these columns to the fleet's "
                         "table"
                     )
         made = replace(self, **parts)
