@@ -117,8 +117,8 @@ class Workload:
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
-        for field_name, setting in (("minimise", minimise), ("limits", limits), ("steps", steps)):
-            object.__setattr__(self, field_name, setting)
+        for field_name, part in (("minimise", minimise), ("limits", limits), ("steps", steps)):
+            object.__setattr__(self, field_name, part)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
