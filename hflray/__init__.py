@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from hflray.fleet import Fleet as Fleet
     from hflray.fleet import build_fleet as build_fleet
     from hflray.fleet import sample_fleet as sample_fleet
+    from hflray.physics import Access as Access
+    from hflray.physics import Compute as Compute
+    from hflray.physics import Download as Download
     from hflray.report.runs import read_sweep as read_sweep
     from hflray.scheduling import Scheduler as Scheduler
     from hflray.scheduling import build_scheduler as build_scheduler
@@ -73,6 +76,7 @@ _PUBLIC = {
     "hflray.experiment.record": ("RoundRecord",),
     "hflray.experiment.scenario": ("Scenario",),
     "hflray.fleet": ("Fleet", "build_fleet", "sample_fleet"),
+    "hflray.physics": ("Access", "Compute", "Download"),
     "hflray.report.runs": ("read_sweep",),
     "hflray.scheduling": ("Scheduler", "build_scheduler"),
     "hflray.tracking.sink": ("Sink",),

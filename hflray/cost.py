@@ -7,20 +7,49 @@ allocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.config import ExperimentConfig
+from hflray.config.decisions import LimitsConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.physics import Access, Link, Work
+from hflray.physics.access import Fdma
+from hflray.physics.download import NoDownload
+from hflray.physics.equations import compute_delay_s as compute_delay_s  # the names of equations stay public here
+from hflray.physics.equations import compute_energy_j as compute_energy_j
+from hflray.physics.equations import rate_bps as rate_bps
+from hflray.physics.equations import upload_delay_s as upload_delay_s
+from hflray.physics.equations import upload_energy_j as upload_energy_j
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 Minimised = Literal["round", "mean_edge"]
+NO_LIMITS = LimitsConfig()
+
+
+class LocalSteps(NamedTuple):
+    """Of what a local iteration is made.
+
+    Attributes:
+        local_iteration: see ``training.local_iteration``.
+        batch_size: samples of a mini-batch.
+    """
+
+    local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
+    batch_size: int = 64
+
+    def of(self, samples: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the gradient steps, and the samples processed in them, of devices with so many samples, (n,)."""
+        if self.local_iteration == "epoch":
+            return np.ceil(samples / self.batch_size), samples
+        is_whole = self.local_iteration == "full_batch"
+        return np.ones(len(samples)), samples if is_whole else np.minimum(samples, self.batch_size)
 
 
 @dataclass(frozen=True, init=False)
@@ -43,6 +72,9 @@ class Workload:
         region_bits: what a region sends to the cloud in a round, bits.
         minimise: what assignments minimise besides Σ E_m: λ times the largest T_m (``round``), or λ times the mean T_m
             over the edges with devices (``mean_edge``). It changes no bill.
+        download_bits: what a device receives before each edge iteration, bits.
+        limits: what a device may take in a round.
+        steps: of what the L local iterations are made, for a computing that counts gradient steps.
 
     Raises:
         ConfigError: a value is not a finite number above 0, or `minimise` is another word.
@@ -62,6 +94,9 @@ class Workload:
     minimise: Minimised
     region_iterations: int
     region_bits: float
+    download_bits: float
+    limits: LimitsConfig
+    steps: LocalSteps
 
     def __init__(
         self,
@@ -76,15 +111,21 @@ class Workload:
         minimise: Minimised = "round",
         region_iterations: int = 1,
         region_bits: float | None = None,
+        download_bits: float | None = None,
+        limits: LimitsConfig = NO_LIMITS,
+        steps: LocalSteps = LocalSteps(),  # noqa: B008
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
-        object.__setattr__(self, "minimise", minimise)
+        for field_name, part in (("minimise", minimise), ("limits", limits), ("steps", steps)):
+            object.__setattr__(self, field_name, part)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
             "edge_bits": model_bits if edge_bits is None else edge_bits, "region_iterations": region_iterations,
         }  # fmt: skip
+        whole = values["edge_bits"] if math.isnan(model_bits) else model_bits
+        values["download_bits"] = whole if download_bits is None else download_bits
         values["region_bits"] = values["edge_bits"] if region_bits is None else region_bits
         for name, value in values.items():
             if name != "cloud_hop" and not (np.isfinite(value) and value > 0):
@@ -100,6 +141,7 @@ class Workload:
         device_bits: float | None = None,
         edge_bits: float | None = None,
         region_bits: float | None = None,
+        download_bits: float | None = None,
     ) -> Workload:
         """Return the workload of a configuration's rounds.
 
@@ -107,7 +149,8 @@ class Workload:
             config: the experiment's configuration.
             model_bits: the bits of a whole model; z unless ``cost.model_kb`` is set.
             device_bits, edge_bits, region_bits: what a device, an edge or a region sends; None: a whole model.
-                Where ``cost.model_kb`` is set, both are scaled with it.
+                Where ``cost.model_kb`` is set, all are scaled with it.
+            download_bits: what a device receives; see above.
         """
         z = config.cost.model_bits
 
@@ -119,6 +162,9 @@ class Workload:
             device_bits=sent(device_bits),
             edge_bits=sent(edge_bits),
             region_bits=sent(region_bits),
+            download_bits=sent(download_bits),
+            limits=config.allocation.limits,
+            steps=LocalSteps(config.training.local_iteration, config.training.batch_size),
             region_iterations=config.tree.iterations,
             local_iterations=config.training.local_iterations,
             edge_iterations=config.round_iterations,
@@ -137,6 +183,15 @@ class Workload:
     def model_bits(self) -> float:
         """The former name of `device_bits`."""
         return self.device_bits
+
+    def computing(self, samples: FloatArray) -> Work:
+        """Return what devices with so many samples, (n,), compute in an edge iteration."""
+        steps, processed = self.steps.of(samples)
+        epochs = self.local_iterations
+        return Work(epochs * samples, epochs * steps, epochs * processed, epochs, samples)
+
+
+QUIET: dict[str, Any] = {"quiet": True}  # a field that states leave out while it is None
 
 
 class AllocationLike(Protocol):
@@ -165,6 +220,7 @@ class RoundCost:
         edge_devices: number of devices at each edge, (M,).
         compute_delay_s, compute_energy_j: computing of one edge iteration, (H,), s and J, equations (4) and (5).
         upload_delay_s, upload_energy_j: upload of one edge iteration, (H,), s and J, equations (7) and (8).
+        download_delay_s, download_energy_j: download of one edge iteration, (H,), s and J of the edge; None: nothing.
 
     Examples:
         >>> import numpy as np
@@ -187,11 +243,14 @@ class RoundCost:
     compute_energy_j: FloatArray
     upload_delay_s: FloatArray
     upload_energy_j: FloatArray
+    download_delay_s: FloatArray | None = field(default=None, metadata=QUIET)
+    download_energy_j: FloatArray | None = field(default=None, metadata=QUIET)
 
     @property
     def iteration_delay_s(self) -> FloatArray:
-        """Computing and upload of each device in one edge iteration, (H,), s."""
-        return self.compute_delay_s + self.upload_delay_s
+        """Download, computing and upload of each device in one edge iteration, (H,), s."""
+        taken_s = self.compute_delay_s + self.upload_delay_s
+        return taken_s if self.download_delay_s is None else self.download_delay_s + taken_s
 
     @classmethod
     def of_nobody(cls, num_edges: int, wait_s: float, delay_weight: float) -> RoundCost:
@@ -237,11 +296,12 @@ def forward_pass(fleet: Fleet, devices: IntArray) -> tuple[FloatArray, FloatArra
     """Return the delay, (n,), s, and the energy, (n,), J, of a forward pass of the samples of some devices at f_n^max.
 
     It takes a third of the cycles of a pass of training, whose backward pass takes twice as many: these are equations
-    (4) and (5) with L = 1/3.
+    (4) and (5) with L = 1/3. Another computing takes a third of a step with all samples.
     """
-    cycles, samples, cpu = fleet.cycles_per_sample[devices], fleet.samples[devices], fleet.max_cpu_hz[devices]
-    energy_j = compute_energy_j(fleet.capacitance_of(devices), FORWARD_SHARE, cycles, samples, cpu)
-    return compute_delay_s(FORWARD_SHARE, cycles, samples, cpu), energy_j
+    computers, samples = fleet.computers(devices), fleet.samples[devices]
+    third = FORWARD_SHARE * samples
+    work = Work(third, np.full(len(third), FORWARD_SHARE), third, FORWARD_SHARE, samples)
+    return fleet.compute.run(fleet.compute.most(computers), computers, work)
 
 
 def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
@@ -251,41 +311,6 @@ def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
     """
     delay_s, energy_j = forward_pass(fleet, devices)
     return PollCost(float(delay_s.max(initial=0.0)), float(energy_j.sum()))
-
-
-def compute_delay_s(
-    local_iterations: float, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
-) -> FloatArray:
-    """Return the compute delay T^cmp = L u D / f, s (equation 4)."""
-    return local_iterations * cycles_per_sample * samples / cpu_hz
-
-
-def compute_energy_j(
-    capacitance: float | FloatArray,
-    local_iterations: float,
-    cycles_per_sample: FloatArray,
-    samples: FloatArray,
-    cpu_hz: FloatArray,
-) -> FloatArray:
-    """Return the compute energy E^cmp = α/2 · L f² u D, J (equation 5)."""
-    return capacitance / 2 * local_iterations * cpu_hz**2 * cycles_per_sample * samples
-
-
-def rate_bps(bandwidth_hz: FloatArray, gain: FloatArray, power_w: FloatArray, noise_w_per_hz: float) -> FloatArray:
-    """Return the rate η = b log2(1 + ḡ p / (N_0 b)), bit/s (equation 6)."""
-    # log1p keeps the digits of a link whose signal-to-noise ratio is far below 1.
-    nats = np.log1p(gain * power_w / (noise_w_per_hz * bandwidth_hz))
-    return np.asarray(bandwidth_hz * nats / np.log(2.0), dtype=np.float64)
-
-
-def upload_delay_s(model_bits: float, rate: FloatArray) -> FloatArray:
-    """Return the upload delay T^com = z / η, s (equation 7)."""
-    return model_bits / rate
-
-
-def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
-    """Return the upload energy E^com = p T^com, J (equation 8)."""
-    return power_w * delay_s
 
 
 def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
@@ -439,6 +464,86 @@ class Schedule:
         return cls(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))
 
 
+@dataclass(frozen=True, eq=False)
+class Senders:
+    """Devices with what each has of its edge's resource, as an access gets them.
+
+    Attributes:
+        access: how they share it.
+        share: the share of each, (n,).
+        link: its link; its bandwidth is all of the edge's, or with frequency division the device's own, of which it has
+            the share 1.
+        bits: what each sends.
+    """
+
+    access: Access
+    share: FloatArray
+    link: Link
+    bits: float
+
+    @classmethod
+    def of(
+        cls,
+        fleet: Fleet,
+        work: Workload,
+        schedule: Schedule,
+        bandwidth_hz: FloatArray,
+        share: FloatArray | None = None,
+        gain: FloatArray | None = None,
+    ) -> Senders:
+        """Return scheduled devices with a share each, or by frequency division with these bandwidths.
+
+        Raises:
+            ConfigError: the access needs shares, and there are none.
+        """
+        access, link = fleet.access, fleet.uplinks(schedule.devices, schedule.edges, gain)
+        if isinstance(access, Fdma):
+            share, link = np.ones(len(schedule)), replace(link, bandwidth_hz=bandwidth_hz)
+        elif share is None:
+            raise ConfigError(
+                "share: got an allocation without shares, and this access bills by shares; accepted: an allocation of "
+                "allocate_round, or one with share; give it"
+            )
+        return cls(access, share, link, work.device_bits)
+
+    def upload(self, factor: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+        """Return seconds and joules of each upload, (n,), or with factors on the gains, (…, n), in their shape."""
+        if factor is None:
+            return self.access.upload(self.share, self.link, self.bits)
+        return self._shaped(self.access.upload, factor, np.arange(len(self.share)))
+
+    def pace(self, factor: FloatArray, rows: IntArray) -> FloatArray:
+        """Return the bits per second, (…,), of some of the devices, `rows` and `factor` (…,) that broadcast."""
+        return self._shaped(self.access.pace, factor, rows)[0]
+
+    @property
+    def power_w(self) -> FloatArray:
+        """What each draws while it sends, (n,), W."""
+        return self.access.pace(self.share, self.link, self.bits)[1]
+
+    def _shaped(
+        self, method: Callable[..., tuple[FloatArray, FloatArray]], factor: FloatArray, rows: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        shape = np.broadcast_shapes(factor.shape, rows.shape)
+        index = np.broadcast_to(rows, shape).ravel()
+        link = self.link.take(index)
+        link = replace(link, gain=link.gain * np.broadcast_to(factor, shape).ravel())
+        first, second = method(self.share[index], link, self.bits)
+        return first.reshape(shape), second.reshape(shape)
+
+
+def downloads(
+    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, node: IntArray | None = None
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return seconds and joules of a download of each of some devices, (n,), from their edges; None: nothing.
+
+    Those of one number in `node`, (n,), receive together; None: those of one edge.
+    """
+    if isinstance(fleet.download, NoDownload):
+        return None, None
+    return fleet.download.receive(fleet.downlinks(devices, edges), edges if node is None else node, work.download_bits)
+
+
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
     """Return `devices` and `assignment` as index arrays (H,); raise a ConfigError that names the first bad index."""
     chosen = _existing("devices", devices, fleet.num_devices, "device")
@@ -475,16 +580,17 @@ def _check_lengths(devices: IntArray, edges: IntArray) -> None:
 def round_cost(
     fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike, allocation: AllocationLike
 ) -> RoundCost:
-    """Return the cost of a round, equations (4) to (14).
+    """Return the cost of a round: equations (4) to (14), or those of the fleet's physics in place of (4) to (8).
 
-    An edge without devices keeps its cloud hop, as (13) and (14) read (docs/design.md, D10).
+    T_m and E_m have the downloads, which lie before computing in each edge iteration. An edge without devices keeps its
+    cloud hop, as (13) and (14) read (docs/design.md, D10).
 
     Args:
         fleet: N devices and M edges.
         work: the round's model size, iterations and λ.
         devices: the scheduled devices, (H,) indices.
         assignment: the edge of each scheduled device, (H,) indices.
-        allocation: the bandwidth and CPU frequency of each scheduled device.
+        allocation: the bandwidth and CPU frequency of each scheduled device, or its share (`Allocation.share`).
 
     Raises:
         ConfigError: an index is out of range, lengths differ, or a bandwidth or frequency is not above 0.
@@ -500,25 +606,29 @@ def round_cost(
     """
     chosen, edges = check_assignment(fleet, devices, assignment)
     bandwidth, cpu = np.asarray(allocation.bandwidth_hz), np.asarray(allocation.cpu_hz)
-    for name, array in (("bandwidth_hz", bandwidth), ("cpu_hz", cpu)):
+    share: FloatArray | None = getattr(allocation, "share", None)
+    columns = {"bandwidth_hz": bandwidth, "cpu_hz": cpu} | ({} if share is None else {"share": share})
+    for name, array in columns.items():
         if array.shape != chosen.shape:
             raise ConfigError(
                 f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"
             )
         # 0 Hz would give NaN seconds, and NaN could become a number that looks valid.
-        _check_above_0(name, array)
-    cycles, samples, power = fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen]
-    t_cmp = compute_delay_s(work.local_iterations, cycles, samples, cpu)
-    e_cmp = compute_energy_j(fleet.capacitance_of(chosen), work.local_iterations, cycles, samples, cpu)
+        if name != "cpu_hz" or fleet.compute.has_setting:
+            _check_above_0(name, array)
+    t_cmp, e_cmp = fleet.compute.run(cpu, fleet.computers(chosen), work.computing(fleet.samples[chosen]))
     gain = fleet.gain_of(chosen, edges)
     _check_above_0("gain", gain, chosen, edges)
-    t_com = upload_delay_s(work.device_bits, rate_bps(bandwidth, gain, power, fleet.noise_w_per_hz))
-    e_com = upload_energy_j(power, t_com)
+    t_com, e_com = Senders.of(fleet, work, Schedule(chosen, edges), bandwidth, share, gain).upload()
+    t_down, e_down = downloads(fleet, work, chosen, edges)
+    of_device_s, of_device_j = t_cmp + t_com, e_cmp + e_com
+    if t_down is not None and e_down is not None:
+        of_device_s, of_device_j = t_down + of_device_s, e_down + of_device_j
 
     slowest = np.zeros(fleet.num_edges)
-    np.maximum.at(slowest, edges, t_cmp + t_com)
+    np.maximum.at(slowest, edges, of_device_s)
     delay_s = work.edge_iterations * slowest  # (9)
-    spent: FloatArray = np.bincount(edges, e_cmp + e_com, minlength=fleet.num_edges).astype(np.float64)
+    spent: FloatArray = np.bincount(edges, of_device_j, minlength=fleet.num_edges).astype(np.float64)
     energy_j = work.edge_iterations * spent  # (10)
     hop_delay_s, hop_energy_j = hops(fleet, work)
     delay_s, energy_j = delay_s + hop_delay_s, energy_j + hop_energy_j
@@ -535,4 +645,6 @@ def round_cost(
         compute_energy_j=e_cmp,
         upload_delay_s=t_com,
         upload_energy_j=e_com,
+        download_delay_s=t_down,
+        download_energy_j=e_down,
     )

@@ -27,7 +27,9 @@ from hflray.support.glossary import enough_digits as enough_digits
 
 SENT = ("device_bits", "edge_bits", "region_bits")  # what is sent on each hop, where this is not a whole model
 # The other columns of a run's table of rounds (`hflray.tracking.RunTables`).
-COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
+COLUMNS = frozenset(
+    {"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "share", "model_bits", "download_bits", "polled", *SENT}
+)
 
 
 def may_be_own(name: str) -> bool:
@@ -101,6 +103,8 @@ WITH_A_CLOUD = (*_names("cloud"), *_names("asynchronous"), *_names("arrivals"))
 WITH_A_WORLD = _names("world")
 WITH_A_VALIDATION = _names("validation")
 WITH_A_POLL = _names("poll")
+WITH_A_DOWNLOAD = _names("download")
+WITH_LIMITS = _names("limits")
 WITH_A_LEAST = _names("few")
 WITH_PRIVACY = _names("private")
 WITH_PARTS = _names("inside")

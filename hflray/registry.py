@@ -1,5 +1,6 @@
 """The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, local rules, aggregators,
-compressors, parts of the world, observers, trackers (sinks), fleets and figures, and their implementations.
+compressors, parts of the world and of the physics, observers, trackers (sinks), fleets and figures, and their
+implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -23,7 +24,8 @@ from hflray.support.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",
-    "compressor", "availability", "fading", "mobility", "observer", "sink", "fleet", "figure",
+    "compressor", "availability", "fading", "mobility", "access", "compute", "download", "observer", "sink", "fleet",
+    "figure",
 ]  # fmt: skip
 
 BUILTIN: dict[Kind, dict[str, str]] = {
@@ -97,6 +99,21 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "gauss_markov": "hflray.world.mobility:GaussMarkov",
         "trace": "hflray.world.mobility:MobilityTrace",
     },
+    "access": {
+        "fdma": "hflray.physics.access:Fdma",
+        "ofdma": "hflray.physics.access:Ofdma",
+        "tdma": "hflray.physics.access:Tdma",
+        "measured": "hflray.physics.access:MeasuredAccess",
+    },
+    "compute": {
+        "dvfs": "hflray.physics.computing:Dvfs",
+        "measured": "hflray.physics.computing:MeasuredCompute",
+    },
+    "download": {
+        "none": "hflray.physics.download:NoDownload",
+        "broadcast": "hflray.physics.download:Broadcast",
+        "unicast": "hflray.physics.download:Unicast",
+    },
     "model": {
         "paper_cnn": "hflray.models.paper:HflCnn",
         "mini": "hflray.models.paper:MiniCnn",
@@ -167,7 +184,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
 # The groups of entry points, such as ``hflray.schedulers`` and ``hflray.availabilities``.
 GROUPS: dict[Kind, str] = {
     kind: f"hflray.{kind.removesuffix('y') + 'ies' if kind.endswith('y') else kind + 's'}" for kind in BUILTIN
-} | {"loss": "hflray.losses"}
+} | {"loss": "hflray.losses", "access": "hflray.accesses"}
 
 # What a class needs for each kind, and what an object that a function has made needs.
 METHODS: dict[Kind, tuple[str, ...]] = {
@@ -178,6 +195,9 @@ METHODS: dict[Kind, tuple[str, ...]] = {
     "fading": ("factor",),
     "mobility": ("advance", "at", "places", "state_dict", "load_state_dict"),
     "observer": ("before", "after", "stops", "state_dict", "load_state_dict"),
+    "access": ("upload",),
+    "compute": ("run",),
+    "download": ("receive",),
     "sink": ("open", "rounds", "end"),
 }
 # The arguments with which a class or function of a kind is called, by position; all others are options, by name.

@@ -11,6 +11,7 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
   whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
+* A download lies before the computing of a row. Its joules are the edge's, which has sent whatever becomes of the row.
 * A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
 * An edge that fails before its upload to the cloud has ended loses all of its rows, and its devices stop.
 * With a semi-synchronous cloud (`Period`) the number of edge iterations is each edge's own, in place of Q.
@@ -21,15 +22,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hflray import metrics
 from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
 from hflray.clock.semi_synchronous import Period
-from hflray.cost import RoundCost, Schedule, Workload, edge_hops, region_hops
+from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
@@ -49,6 +51,8 @@ class Durations:
         upload_at: returns both, (H,) each, of an edge iteration whose rows start at (H,) seconds since the start of the
             round; None: they do not depend on it.
         compute_at: returns seconds and joules of computing, (H,) each, in an edge iteration; None: they are above.
+        download_s, download_j: seconds until each device has the model, and the edge's joules for it, (H,); None: none.
+        together: whether the devices of an edge receive at once, so that it sends to all while one of them lives.
     """
 
     compute_s: FloatArray
@@ -57,11 +61,29 @@ class Durations:
     upload_j: FloatArray
     upload_at: Callable[[int, FloatArray], tuple[FloatArray, FloatArray]] | None = None
     compute_at: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
+    download_s: FloatArray | None = None
+    download_j: FloatArray | None = None
+    together: bool = False
 
     @classmethod
-    def of(cls, cost: RoundCost) -> Durations:
+    def of(cls, cost: RoundCost, together: bool = False) -> Durations:
         """Return the durations of a round that goes as planned."""
-        return cls(cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j)
+        return cls(
+            cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j,
+            download_s=cost.download_delay_s, download_j=cost.download_energy_j, together=together,
+        )  # fmt: skip
+
+    def take(self, rows: IntArray) -> Durations:
+        """Return the durations of some devices, which must be those of all iterations."""
+        values: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
+        taken: dict[str, Any] = {name: v[rows] if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        return Durations(**taken)
+
+    @property
+    def iteration_s(self) -> FloatArray:
+        """Download, computing and upload, (H,), s, where they are those of all iterations."""
+        taken_s = self.compute_s + self.upload_s
+        return taken_s if self.download_s is None else self.download_s + taken_s
 
     def iteration(self, index: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return seconds and joules of computing, then of the upload, (H,) each, in an iteration that starts then."""
@@ -188,6 +210,8 @@ class Timeline:
         runs: what an asynchronous round has beside; None in any other round.
         region_delay_s: when the model of each region has reached the cloud, (R,), s.
         region_energy_j: what its edges and its own hop take, (R,), J.
+        received_s: when a device has the model and begins to compute, (Q, H), s; NaN as `start_s`; None: at once.
+        download_j: joules of the edge for the row's download, which `energy_j` does not have, (Q, H), J; None: nothing.
     """
 
     devices: IntArray
@@ -213,6 +237,8 @@ class Timeline:
     runs: Runs | None = None
     region_delay_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
+    received_s: FloatArray | None = field(default=None, metadata=QUIET)
+    download_j: FloatArray | None = field(default=None, metadata=QUIET)
 
     @property
     def spent_j(self) -> FloatArray:
@@ -225,6 +251,20 @@ class Timeline:
         if self.runs is not None:
             return self.runs.busy_s
         return np.asarray(np.nansum(self.end_s - self.start_s, axis=0))
+
+    def downloads(self, bits: float, together: bool) -> dict[str, float]:
+        """Return the glossary's metrics of downloads of so many bits each, which those of an edge may share."""
+        if self.received_s is None or self.download_j is None:
+            return dict.fromkeys((metrics.ROUND_DOWNLOAD_S, metrics.ROUND_DOWNLOAD_J, metrics.ROUND_DOWNLOAD_BITS), 0.0)
+        begun = np.isfinite(self.start_s)
+        until_s = np.where(np.isfinite(self.received_s), self.received_s, self.end_s)
+        of_device_s = np.where(begun, until_s - self.start_s, 0.0).sum(axis=0)
+        count = sum(len(np.unique(self.edges[row])) for row in begun) if together else begun.sum()
+        return {
+            metrics.ROUND_DOWNLOAD_S: float(of_device_s.max(initial=0.0)),
+            metrics.ROUND_DOWNLOAD_J: float(self.download_j.sum()),
+            metrics.ROUND_DOWNLOAD_BITS: float(count * bits),
+        }
 
     @property
     def wasted_j(self) -> float:
@@ -282,7 +322,8 @@ class Timeline:
             "edge_iteration": iteration.tolist(),
             "device": self.devices[row].tolist(),
         }
-        for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts"):
+        more = () if self.download_j is None else ("received_s", "download_j")
+        for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts", *more):
             values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
             columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
         # In a synchronous round all begin with the round's global model.
@@ -349,7 +390,7 @@ def timeline(
     assigned = np.bincount(at, minlength=num_edges)
     needed = rule.arrivals(assigned)
 
-    rows = _Rows()
+    rows, downloads = _Rows(), _Rows()
     above = _Above(hops, ends.fail_s)
     now_s, hop_s = np.zeros(num_edges), above.hop_s
     block = work.edge_iterations // work.region_iterations
@@ -366,9 +407,11 @@ def timeline(
                 break
         lives = lives & begins
         compute_s, compute_j, upload_s, upload_j = durations.iteration(q, begin_s)
-        ready_s = begin_s + compute_s
-        arrival_s = ready_s + upload_s
-        death_s = _death_s(begin_s, left_j, compute_s, compute_j, upload_s, upload_j)
+        received_s = begin_s if durations.download_s is None else begin_s + durations.download_s
+        ready_s = received_s + compute_s
+        arrival_s, taken_s = ready_s + upload_s, compute_s + upload_s
+        taken_s = taken_s if durations.download_s is None else durations.download_s + taken_s
+        death_s = _death_s(received_s, left_j, compute_s, compute_j, upload_s, upload_j)
         vanish_s = np.minimum(ends.vanish_s, death_s)
         comes = lives & (arrival_s <= vanish_s)
 
@@ -386,7 +429,7 @@ def timeline(
         arrived = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
         until_s = np.where(arrived, arrival_s, np.minimum(stop_s[at], vanish_s))
         # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
-        computing = np.clip((until_s - begin_s) / compute_s, 0.0, 1.0)
+        computing = np.clip((until_s - received_s) / compute_s, 0.0, 1.0)
         sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
         computing, sending = np.where(arrived, 1.0, computing), np.where(arrived, 1.0, sending)
         energy_j = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
@@ -398,9 +441,16 @@ def timeline(
             bits=np.where(lives, sending * work.device_bits, 0.0),
             arrived=arrived,
             iteration_end_s=stop_s,
-            row_s=np.where(arrived, compute_s + upload_s, until_s - begin_s),
+            row_s=np.where(arrived, taken_s, until_s - begin_s),
             is_observed=arrived | (lives & (vanish_s > stop_s[at])),
         )
+        if durations.download_s is not None:
+            sent = (np.bincount(at, lives, num_edges) > 0)[at] if durations.together else lives
+            part = np.clip((ends.fail_s[at] - begin_s) / durations.download_s, 0.0, 1.0)
+            downloads.add(
+                received_s=np.where(lives & (received_s <= until_s), received_s, np.nan),
+                download_j=np.where(sent, part, 0.0) * durations.download_j,
+            )
         left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         now_s = stop_s
@@ -412,6 +462,9 @@ def timeline(
     row_s, is_observed = all_rows.pop("row_s"), all_rows.pop("is_observed")
     counts = np.repeat(above.reached, block, axis=0)[:, at] if period is None else above.reached[-1][at]
     edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + above.edge_j
+    if durations.download_s is not None:
+        all_rows |= downloads.stacked()
+        edge_energy_j = edge_energy_j + np.bincount(at, all_rows["download_j"].sum(axis=0), num_edges)
     bits = work.edge_bits if hops.bits is None else hops.bits
     return Timeline(
         devices=chosen,
@@ -542,7 +595,7 @@ def _limits(
         if np.ndim(durations.compute_s) == 2 or np.ndim(durations.upload_s) == 2:
             raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
         planned = np.zeros(num_edges)
-        np.maximum.at(planned, edges, durations.compute_s + durations.upload_s)
+        np.maximum.at(planned, edges, durations.iteration_s)
     else:
         planned = np.asarray(planned_s, dtype=np.float64)
     return np.asarray(np.minimum(limit_s, rule.deadline * planned))

@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten, named_settings
+from hflray.config.decisions import LimitsConfig
 from hflray.config.tree import GossipConfig, RegionConfig
 from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
@@ -126,6 +127,16 @@ def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:
     assert choose_devices(scheduler, context).tolist() == [1, 2]
     rest = toy.context(toy.fleet(np.ones((5, 1))), last_loss=np.ones(5), available=[False, False, True, False, False])
     assert choose_devices(scheduler, rest).tolist() == [2]
+
+
+def test_the_library_is_used_without_ray(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(python_of("howto/library.md") + 'import sys\nprint(values.shape, "ray" in sys.modules)\n')
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True)
+    bill, rest = done.stdout.splitlines()
+    assert re.fullmatch(r"[\d.]+ s, [\d.]+ J, [\d.]+% above a lower bound at most", bill)
+    assert rest == "(10, 3) False"
 
 
 def test_the_example_of_a_data_set_is_one_and_a_network_learns_it(monkeypatch, tmp_path) -> None:
@@ -404,6 +415,9 @@ def test_every_key_in_the_texts_exists() -> None:
     known |= {*pinned.SETTINGS, "data.options.kind", "data.options.unmatched", "data.partition_options.unmatched"}
     for name, level in (("region", RegionConfig(count=1)), ("gossip", GossipConfig())):
         known |= {f"tree.{name}", *(f"tree.{name}.{key}" for key in flatten(level.model_dump(mode="json")))}
+    known |= {"allocation.limits", *(f"allocation.limits.{key}" for key in LimitsConfig.model_fields)}
+    for kind in ("access", "compute", "download"):
+        known |= {f"cost.{kind}", f"cost.{kind}.name", f"cost.{kind}.options"}
     heads = {key.partition(".")[0] for key in known if "." in key}
     wrong = [
         f"{page}: {key}"

@@ -42,7 +42,10 @@ class Thing:
 
 
 def test_each_kind_has_a_group_and_its_names_can_be_loaded():
-    plural = {kind: f"{kind}s".replace("ys", "ies") for kind in registry.BUILTIN} | {"loss": "losses"}
+    plural = {kind: f"{kind}s".replace("ys", "ies") for kind in registry.BUILTIN} | {
+        "loss": "losses",
+        "access": "accesses",
+    }
     assert {kind: f"hflray.{name}" for kind, name in plural.items()} == registry.GROUPS
     for kind, names in registry.BUILTIN.items():
         assert {name.removesuffix("NAME") for name in registry.names(kind)} >= set(names)

@@ -41,7 +41,7 @@ def test_every_section_has_an_example() -> None:
     titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
     assert titles == [
         *("A scheduler", "A scheduler that assigns", "An assigner", "A local rule", "An aggregator", "A compressor"),
-        *("An observer", "A task", "A sink", "A metric", "A figure"),
+        *("An observer", "An access, a computing, a download", "A task", "A sink", "A metric", "A figure"),
         "Larger changes",
     ]
 

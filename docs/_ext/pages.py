@@ -28,6 +28,8 @@ LOGGED = {
     "arrivals": "Logged with each round of asynchronous edges (`clock.edge`); the staleness only if a model arrived",
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
+    "download": "Logged with each round if downloads are billed (`cost.download`)",
+    "limits": "Logged with each round if `allocation.limits.drop` is on",
     "few": "Logged with each round if the edges' aggregator needs several models, as `krum` does",
     "private": "Logged with each round if the section `privacy` is on",
     "inside": "Logged with each round if a rule, an aggregator or a compressor is not the default, or with `privacy`; "
@@ -50,6 +52,9 @@ KINDS = {
     "availability": "availability of devices (`world.availability.name`)",
     "fading": "laws of fading (`world.fading.name`)",
     "mobility": "motion of devices (`world.mobility.name`)",
+    "access": "ways to share an uplink (`cost.access.name`)",
+    "compute": "ways to compute (`cost.compute.name`)",
+    "download": "downloads (`cost.download.name`)",
     "model": "networks (`model.name`; `torchvision:NAME` for a classifier of torchvision)",
     "loss": "losses (`training.loss`)",
     "local_rule": "local rules (`training.rule.name`)",

@@ -1,7 +1,8 @@
 """Allocate bandwidth and CPU frequency to each scheduled device: problem (27) of the paper, for each edge.
 
 Call `allocate_round`. Its method ``newton`` is exact and fast; the tests compare it with the reference ``cvxpy``. The
-methods ``equal`` and ``fixed_cpu`` are the baselines of other papers.
+methods ``equal`` and ``fixed_cpu`` are the baselines of other papers. Another physics than the paper's, a download and
+limits are allocated by `hflray.allocation.general`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ from hflray.config import AllocationConfig
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
+from hflray.support.arrays import BoolArray, IntArray
 
-__all__ = ["Allocation", "EdgeProblem", "allocate_round", "compile_kernels", "edge_problems"]
+__all__ = [
+    "Allocation",
+    "EdgeProblem",
+    "allocate_round",
+    "compile_kernels",
+    "edge_problems",
+    "is_general",
+    "kept_by_limits",
+]
 
 Method = Literal["newton", "cvxpy", "equal", "fixed_cpu"]
 Coupling = Literal["per_edge", "joint"]
@@ -57,6 +67,12 @@ def allocate_round(
         >>> (allocation.bandwidth_hz / fleet.edge_bandwidth_hz[0]).round(2).tolist()
         [0.92, 0.08]
     """
+    if is_general(fleet, work):
+        from hflray.allocation.general import allocate as allocate_any
+
+        scheduled, edges = check_assignment(fleet, devices, assignment)
+        _check_words(method, coupling)
+        return allocate_any(fleet, work, scheduled, edges, method, coupling)
     if np.ndim(fleet.capacitance):
         alike, scale = fleet.of_one_capacitance()
         solved = allocate_round(alike, work, devices, assignment, method, coupling)
@@ -68,10 +84,7 @@ def allocate_round(
         if allocation is not None:
             return allocation
     scheduled, edges = check_assignment(fleet, devices, assignment)
-    if method not in get_args(Method):
-        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
-    if coupling not in get_args(Coupling):
-        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
+    _check_words(method, coupling)
     # These imports take time, so a run without CVXPY (or Numba) must not load it.
     if method == "cvxpy":
         from hflray.allocation.cvxpy import allocate
@@ -84,8 +97,27 @@ def allocate_round(
     return allocate(fleet, work, scheduled, edges, coupling)
 
 
+def is_general(fleet: Fleet, work: Workload) -> bool:
+    """Return whether the paper's kernels do not price the work: for another physics, a download or limits."""
+    return work.limits.are_set or not fleet.is_papers
+
+
+def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> BoolArray:
+    """Return which devices of a schedule stay, (H,), so that all of them can meet ``allocation.limits``."""
+    from hflray.allocation import general
+
+    return general.kept_by_limits(fleet, work, devices, edges)
+
+
+def _check_words(method: str, coupling: str) -> None:
+    if method not in get_args(Method):
+        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
+    if coupling not in get_args(Coupling):
+        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
+
+
 def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:
     """Compile the kernels of `allocate_round`, unless they are on the disk, by allocating one device to one edge."""
-    if setting.method in ("newton", "fixed_cpu"):
+    if setting.method in ("newton", "fixed_cpu") and not is_general(fleet, work):
         with suppress(InfeasibleError):  # this device need not be one that a round schedules
             allocate_round(fleet, work, [0], [0], setting.method, setting.coupling)

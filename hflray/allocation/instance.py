@@ -9,13 +9,13 @@ solution.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hflray.allocation.kernels.bundles import Devices, Edges
-from hflray.cost import Workload
+from hflray.cost import QUIET, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
@@ -36,6 +36,8 @@ class Allocation:
         edge_price: λ_m, (M,), J/s: the weight of each edge's delay; it is λ unless the edges share a deadline.
         kkt_residual: the largest relative violation of the optimality conditions.
         duality_gap: bound on the objective's distance from the optimum, relative to the objective.
+        share: x_n, (H,), of the edge's resource; None: the paper's kernels made it. Bills follow from the shares, and
+            with frequency division from the bandwidths.
 
     Examples:
         An allocation may also come from elsewhere, such as a measurement, and be billed:
@@ -56,6 +58,7 @@ class Allocation:
     edge_price: FloatArray | None = None
     kkt_residual: float | None = None
     duality_gap: float | None = None
+    share: FloatArray | None = field(default=None, metadata=QUIET)
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,22 +107,42 @@ class D3QN:
             ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices)
+        problem, scheduled = round_problem(fleet, work, devices, None)
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
         assignment = None if self._fast is None else self._fast.edges(rows)
         if assignment is None:
-            assignment = self._edges(rows)
+            assignment = self._values(rows).argmax(axis=1).astype(np.intp)
         if self.polish_ms and fleet.num_edges > 1:
-            search = search_for(problem, True, self.coupling)
+            search, _ = search_for(fleet, work, scheduled, True, self.coupling)
             # Each check of the clock ranks the exchanges again, so without a limit it is not checked more often.
             limited = {"at_once": AT_ONCE} if self.polish_ms < np.inf else {}
             search.run(assignment, begin + self.polish_ms / 1e3, **limited)
             return search.assignment
         return assignment
 
-    def _edges(self, rows: Rows) -> IntArray:
-        """Return the edges that torch chooses, (H,)."""
+    def values(self, fleet: Fleet, work: Workload, devices: ArrayLike) -> Rows:
+        """Return Q of each edge for each of `devices`, (H, M): the largest is the policy's choice before a polish.
+
+        Raises:
+            ConfigError: as `assign`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from hflray import FleetConfig, Workload, build_assigner, sample_fleet
+            >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(0))
+            >>> policy, work = build_assigner("d3qn"), Workload(model_bits=1e6)
+            >>> policy.values(fleet, work, [0, 3]).argmax(axis=1).tolist()
+            [1, 0]
+            >>> policy.assign(fleet, work, [0, 3], np.random.default_rng(0)).tolist()
+            [1, 0]
+        """
+        self._check(fleet.num_edges, np.size(devices))
+        problem, scheduled = round_problem(fleet, work, devices, None)
+        return self._values(rows_of(self.spec.features, fleet, problem, scheduled))
+
+    def _values(self, rows: Rows) -> Rows:
+        """Return Q by torch, (H, M)."""
         with torch.inference_mode(), one_thread():
             q = self.network(torch.from_numpy(rows)[None])[0]
         if not bool(torch.isfinite(q).all()):
@@ -131,7 +151,7 @@ class D3QN:
                 f"devices[{bad}]: the policy {self.path.name} gives it no finite value; the fleet is beyond what the "
                 "network can represent; use assignment.name: local_search for it"
             )
-        return np.asarray(q.argmax(dim=-1).numpy(), dtype=np.intp)
+        return np.asarray(q.numpy())
 
     def _check(self, num_edges: int, num_scheduled: int) -> None:
         """Refuse an M that the policy cannot take, and warn once of an H or M beyond its training."""

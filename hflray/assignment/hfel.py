@@ -19,8 +19,9 @@ from typing import get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.allocation import Coupling
+from hflray.allocation import Coupling, is_general
 from hflray.allocation.kernels.jit import kernel
+from hflray.assignment.general_search import NOBODY, GeneralSearch
 from hflray.assignment.objective import (
     RoundProblem,
     Start,
@@ -33,9 +34,11 @@ from hflray.assignment.objective import (
 from hflray.assignment.prices import TIGHT, begin_joint, try_move
 from hflray.assignment.state import State, blank_state
 from hflray.config.options import one_of, whole
-from hflray.cost import Workload
+from hflray.cost import Workload, check_assignment
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
+
+AHEAD = 16  # tries that the general allocator solves at once
 
 
 class HFEL:
@@ -68,16 +71,39 @@ class HFEL:
         Raises:
             ConfigError: an index is not in the fleet, or a value is not finite and above 0.
         """
-        problem, scheduled = round_problem(fleet, work, devices)
+        scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
         assignment = starting_assignment(self.start, fleet, scheduled, rng)
         # All draws are made before the search, so that both couplings try the same proposals.
         draws = rng.random((self.transfers + self.exchanges, 2))
+        if is_general(fleet, work):
+            return self._search_generally(fleet, work, scheduled, assignment, draws)
+        problem, _ = round_problem(fleet, work, scheduled)
         if self.coupling == "per_edge":
             search(problem, assignment, self.transfers, draws, self.redraw, *np.empty((2, fleet.num_edges)))
             return assignment
         state, trial = (blank_state(problem, 0, False) for _ in range(2))
         search_joint(problem, state, trial, assignment, self.transfers, draws, self.redraw)
         return state.assignment
+
+    def _search_generally(
+        self, fleet: Fleet, work: Workload, scheduled: IntArray, assignment: IntArray, draws: FloatArray
+    ) -> IntArray:
+        """Make the same tries on the general allocator, which solves some in advance, and again after a hit."""
+        search = GeneralSearch(fleet, work, scheduled, self.coupling)
+        value, done = search.begin(assignment), 0
+        while done < len(draws):
+            tries = range(done, min(done + AHEAD, len(draws)))
+            moves = np.array([
+                propose(search.assignment, fleet.num_edges, i < self.transfers, draws[i, 0], draws[i, 1], self.redraw)
+                for i in tries
+            ])  # fmt: skip
+            changes = np.flatnonzero(moves[:, 2] != search.assignment[moves[:, 0]])
+            moves[moves[:, 0] == moves[:, 1], 1] = NOBODY
+            hit = search.make_first(moves[changes], value - TIGHT * abs(value)) if len(changes) else None
+            if hit is not None:
+                value = search.value
+            done += len(tries) if hit is None else int(changes[hit]) + 1
+        return search.assignment
 
 
 @kernel

@@ -24,10 +24,11 @@ from typing import get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.allocation import Coupling
+from hflray.allocation import Coupling, is_general
 from hflray.assignment.candidates import search_candidates
+from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.joint_search import JointSearch
-from hflray.assignment.objective import RoundProblem, Start, round_problem, starting_assignment
+from hflray.assignment.objective import Start, round_problem, starting_assignment
 from hflray.assignment.search import GAIN, PerEdgeSearch, Search
 from hflray.config.options import one_of, positive, whole
 from hflray.cost import Workload, check_assignment
@@ -82,6 +83,13 @@ class LocalSearch:
         if count is None:
             count = CANDIDATES if np.size(devices) * fleet.num_edges >= LARGE else 0
         if count:
+            if is_general(fleet, work):
+                raise ConfigError(
+                    f"assignment.candidates: {count} candidate edges a device ({np.size(devices)} devices at "
+                    f"{fleet.num_edges} edges; candidates are used from {LARGE:,} links on), and that search prices "
+                    "frequency division (fdma, dvfs) without downloads and limits alone; accepted: 0, or another "
+                    "assigner; set candidates to 0 to search over all edges"
+                )
             if self.restarts:
                 raise ConfigError(
                     f"assignment.restarts: got {self.restarts} with {count} candidate edges a device; accepted: 0; "
@@ -97,8 +105,7 @@ class LocalSearch:
                 )
             scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
             return search_candidates(fleet, work, scheduled, self.start, count, rng, stop)
-        problem, scheduled = round_problem(fleet, work, devices)
-        search = search_for(problem, self.exchanges, self.coupling)
+        search, scheduled = search_for(fleet, work, devices, self.exchanges, self.coupling)
         best = search.run(starting_assignment(self.start, fleet, scheduled, rng), stop)
         best_assignment = search.assignment.copy()
         searches = 0
@@ -112,6 +119,12 @@ class LocalSearch:
         return best_assignment
 
 
-def search_for(problem: RoundProblem, exchanges: bool, coupling: str) -> Search:
-    """Return the local search on the objective of `coupling`."""
-    return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)
+def search_for(
+    fleet: Fleet, work: Workload, devices: ArrayLike, exchanges: bool, coupling: str
+) -> tuple[Search | GeneralSearch, IntArray]:
+    """Return the local search on the objective of `coupling`, and the checked indices of `devices`, (H,)."""
+    if is_general(fleet, work):
+        scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+        return GeneralSearch(fleet, work, scheduled, coupling, exchanges), scheduled
+    problem, scheduled = round_problem(fleet, work, devices)
+    return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges), scheduled

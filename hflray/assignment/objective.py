@@ -19,12 +19,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation import is_general
 from hflray.allocation.instance import checked_gain, compute_cycles, received_snr_of_links_hz
 from hflray.allocation.kernels.bundles import EdgeSetting, Guess
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import first_devices, iteration_cost, listed, scratch_with_list
 from hflray.cost import Workload, check_assignment, hops
+from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -119,13 +121,20 @@ class Totals(NamedTuple):
     used: int
 
 
-def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[RoundProblem, IntArray]:
+def round_problem(
+    fleet: Fleet, work: Workload, devices: ArrayLike, asked_by: str | None = "the lower bound"
+) -> tuple[RoundProblem, IntArray]:
     """Return the problem of the scheduled `devices`, and their checked indices, (H,).
 
     Raises:
-        ConfigError: an index is wrong, or a value is not finite and above 0; the message names the array and the first
-            bad index.
+        ConfigError: `asked_by` would price another physics than the paper's, a download or limits; or an index is
+            wrong, or a value is not finite and above 0, and the message names the array and the first bad index.
     """
+    if asked_by is not None and is_general(fleet, work):
+        raise ConfigError(
+            f"cost, allocation.limits: {asked_by} prices frequency division (fdma, dvfs) without downloads and limits "
+            "alone; leave it out with other settings"
+        )
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
     gain = checked_gain(fleet, scheduled[:, None], np.arange(fleet.num_edges))
     snr = received_snr_of_links_hz(gain, fleet.power_w[scheduled], fleet.noise_w_per_hz)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.cost import Workload, check_assignment, rate_bps, upload_delay_s
+from hflray.cost import Workload, check_assignment
 from hflray.data.partition import home_edges
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
@@ -90,10 +90,9 @@ class LoadBalanced(RuleAssigner):
 
     def edges(self, fleet: Fleet, work: Workload, scheduled: IntArray, rng: np.random.Generator) -> IntArray:
         """See `RuleAssigner`."""
-        rates = rate_bps(
-            fleet.edge_bandwidth_hz, fleet.gain[scheduled], fleet.power_w[scheduled, None], fleet.noise_w_per_hz
-        )
-        airtime_s = upload_delay_s(work.device_bits, rates)
+        shape = len(scheduled), fleet.num_edges
+        links = fleet.uplinks(np.repeat(scheduled, shape[1]), np.tile(np.arange(shape[1]), shape[0]))
+        airtime_s = fleet.access.upload(np.ones(len(links.gain)), links, work.device_bits)[0].reshape(shape)
         edges, load_s = np.empty(len(scheduled), dtype=np.intp), np.zeros(fleet.num_edges)
         for row in np.argsort(-airtime_s.min(axis=1), kind="stable"):
             edges[row] = np.argmin(load_s + airtime_s[row])

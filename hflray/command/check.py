@@ -49,6 +49,9 @@ TRIED: dict[str, str] = {
     "fading": "factors drawn twice",
     "mobility": "moved, state saved",
     "observer": "a round planned and recorded, state saved",
+    "access": "uploads with several shares",
+    "compute": "edge iterations with several settings",
+    "download": "a download of some devices",
     "sink": "a run of two rounds",
     "fleet": "made for 8 devices and 2 edges",
     "figure": "drawn from a run of two rounds",
@@ -108,6 +111,7 @@ def kinds_of(thing: Any) -> list[Kind]:
     from hflray.aggregation import Aggregator
     from hflray.compression import Compressor
     from hflray.experiment.observers import Observer
+    from hflray.physics import Access, Compute, Download
     from hflray.scheduling import Scheduler
     from hflray.tracking import Sink
     from hflray.training.rules import LocalRule
@@ -118,6 +122,7 @@ def kinds_of(thing: Any) -> list[Kind]:
     bases: dict[Kind, type[Any]] = {
         "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
         "availability": Availability, "fading": Fading, "mobility": Mobility, "observer": Observer, "sink": Sink,
+        "access": Access, "compute": Compute, "download": Download,
     }  # fmt: skip
     if isinstance(thing, type) and not issubclass(thing, nn.Module):
         of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -137,3 +139,19 @@ class Section(BaseModel):
     def contradictions(self) -> Iterator[str]:
         """Yield what settings that do not go together are, what is accepted and the fix: a message for each."""
         yield from ()
+
+
+class QuietSection(Section):
+    """A section that leaves out some settings while they say nothing, so that hashes stay those of before.
+
+    Attributes:
+        quiet: the names of these settings.
+    """
+
+    quiet: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        set_names = [name for name in self.quiet if getattr(self, name) != type(self).model_fields[name].default]
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name in set_names or name not in self.quiet}

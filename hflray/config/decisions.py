@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hflray.config.base import Named, Section
+from hflray.config.base import Named, QuietSection, Section
 
 
 class ClusteringBillConfig(Section):
@@ -73,8 +73,36 @@ class AssignmentConfig(Section):
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
 
-class AllocationConfig(Section):
+class LimitsConfig(Section):
+    """What a device may take in a round: constraints of the allocation."""
+
+    device_energy_j: float | None = Field(
+        None, gt=0, le=1e15, description="most joules of a device in a round, computing and uploads; null: no limit"
+    )
+    device_delay_s: float | None = Field(
+        None,
+        gt=0,
+        le=1e15,
+        description="most seconds of a device in a round, downloads, computing and uploads; null: no limit",
+    )
+    drop: bool = Field(
+        False, description="leave out of the round a device that cannot meet them; false: it is an error that names it"
+    )
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is a limit."""
+        return self.device_energy_j is not None or self.device_delay_s is not None
+
+    def contradictions(self) -> Iterator[str]:
+        if self.drop and not self.are_set:
+            yield "drop: got true without a limit; accepted: device_energy_j or device_delay_s beside it; set one"
+
+
+class AllocationConfig(QuietSection):
     """How bandwidth and CPU frequency are allocated within each edge."""
+
+    quiet: ClassVar[tuple[str, ...]] = ("limits",)
 
     method: Literal["newton", "cvxpy", "equal", "fixed_cpu"] = Field(
         "newton",
@@ -86,8 +114,14 @@ class AllocationConfig(Section):
         description="per_edge: as in the paper; joint: one deadline of all edges; hfel, local_search, d3qn's polish "
         "and joint_cost minimise the same objective",
     )
+    limits: LimitsConfig = LimitsConfig()
 
     def contradictions(self) -> Iterator[str]:
+        if self.limits.are_set and self.method != "newton":
+            yield (
+                f"limits: got limits with allocation.method = {self.method}, which does not weigh them; accepted with "
+                "them: newton; remove one of the two"
+            )
         if self.method == "equal" and self.coupling == "joint":
             yield (
                 "coupling: got 'joint' with allocation.method = equal, which weighs no delay; accepted: "

@@ -220,6 +220,24 @@ class ExperimentConfig(Section):
                 "accepted with it: per_edge; remove one of them"
             )
 
+    def _of_the_physics(self) -> Iterator[str]:
+        """Yield what an access or limits do not go with, whatever the fleet is."""
+        access, clock, scheduled = self.cost.access, self.clock, self.scheduling.num_scheduled
+        blocks, edges = access.options.get("blocks", 50), self.fleet.num_edges
+        if access.name == "ofdma" and isinstance(blocks, int) and 0 < blocks * edges < scheduled:
+            least = -(-scheduled // edges)
+            yield (
+                f"cost.access.options.blocks: got {blocks} with scheduling.num_scheduled = {scheduled} and "
+                f"fleet.num_edges = {edges}, so that an edge would have fewer blocks than devices; accepted: {least} "
+                "or more; raise it, or lower scheduling.num_scheduled"
+            )
+        if self.allocation.limits.are_set and (clock.cloud != CloudClockConfig() or clock.edge.asynchronous):
+            yield (
+                "allocation.limits: got limits with a cloud or edges that do not wait, where a round has no fixed "
+                "number of edge iterations; accepted with them: clock.cloud synchronous, and edges that wait; remove "
+                "one of them"
+            )
+
     def contradictions(self) -> Iterator[str]:
         if self.target_accuracy is not None and self.target.value is not None:
             yield (
@@ -243,6 +261,7 @@ class ExperimentConfig(Section):
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
         yield from self._of_the_tree()
+        yield from self._of_the_physics()
         check_size(self)
         n = self.fleet.num_devices
         if self.scheduling.num_scheduled > n:

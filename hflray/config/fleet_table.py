@@ -58,6 +58,10 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "capacitance": Column("capacitance", 1.0),
         "battery_j": Column("battery_j", 1e15, 0.0),
         "communication": Column("rate_bps", 1e12, si=_times(1e3)),
+        "fixed_s": Column("fixed_s", 1e9, 0.0),
+        "step_s": Column("step_s", 1e9, 0.0),
+        "compute_w": Column("compute_w", 1e6),
+        "upload_w": Column("upload_w", 1e6),
     },
     "edges": {
         "bandwidth_mhz": Column("edge_bandwidth_hz", 1e9, si=_times(1e6)),
@@ -67,8 +71,13 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "links": {
         "gain_db": Column("gain", 100.0, -400.0, lambda db: np.asarray(10.0 ** (db / 10.0))),
         "mbps": Column("rate_bps", 1e9, si=_times(1e6)),
+        "latency_s": Column("latency_s", 1e6, 0.0),
     },
 }  # fmt: skip
+# What an empty cell means where nothing is drawn for it.
+EMPTY = dict.fromkeys(("fixed_s", "step_s", "latency_s"), "stand for 0") | dict.fromkeys(
+    ("compute_w", "upload_w"), "are not known"
+)
 KEYS = {"devices": ("device",), "edges": ("edge",), "links": ("device", "edge")}
 PARENT = "parent"  # the column of edges that names the region of each
 MEANINGS = sorted({*BOUNDS, PARENT, *(name for key in COLUMNS for name in (*KEYS[key], *COLUMNS[key]))})
@@ -263,7 +272,8 @@ def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -
     numbers = table.numbers(column, -np.inf if form.least is None else form.least, form.most, above)
     empty = int(np.isnan(numbers).sum())
     if empty:
-        notes.append(f"{table.name}: {empty} of {len(table)} cells of {one_line(column)} are empty and are drawn")
+        meaning = EMPTY.get(name, "are drawn")
+        notes.append(f"{table.name}: {empty} of {len(table)} cells of {one_line(column)} are empty and {meaning}")
     return form.si(numbers)
 
 
@@ -382,7 +392,7 @@ def _give_links(
     chosen: dict[str, BoolArray],
     notes: list[str],
 ) -> None:
-    """Add the gains and rates of links, (N, M), to the arrays; without other files, devices and edges are theirs."""
+    """Add what links say, (N, M), to the arrays; without other files, devices and edges are those of the links."""
     ends = []
     for key, name in (("devices", "device"), ("edges", "edge")):
         if name not in columns:
@@ -400,8 +410,9 @@ def _give_links(
     fields = [name for name in COLUMNS["links"] if name in columns]
     if not fields:
         raise ConfigError(f"{table.name}: has neither gain_db nor mbps; accepted: one of the two, or both; add it")
-    values = {name: _numbers(table, "links", name, columns[name], [] if len(fields) > 1 else notes) for name in fields}
-    if len(fields) > 1:
+    has_both = "gain_db" in fields and "mbps" in fields
+    values = {name: _numbers(table, "links", name, columns[name], [] if has_both else notes) for name in fields}
+    if has_both:
         both = np.flatnonzero(~np.isnan(values["gain_db"]) & ~np.isnan(values["mbps"]))
         if len(both):
             raise table.error(int(both[0]), columns["mbps"], "stands beside gain_db; empty one of the two cells")

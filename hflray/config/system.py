@@ -7,11 +7,11 @@ names end in SI units, convert them, and no other code does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hflray.config.base import MOST_SAMPLES, Named, Range, Section
+from hflray.config.base import MOST_SAMPLES, Named, QuietSection, Range, Section
 
 # The bounds are far beyond any system and keep numbers finite.
 Megahertz = Annotated[float, Field(gt=0, le=1e9)]
@@ -176,8 +176,33 @@ class SecureAggregationConfig(Section):
     )
 
 
-class CostConfig(Section):
-    """The weight of delay against energy, and the size of a transmitted model."""
+class AccessConfig(Section):
+    """How the devices of an edge share its uplink."""
+
+    name: Annotated[str, Named("access")] = Field("fdma", description="the access; see docs/howto/physics.md")
+    options: dict[str, Any] = Field({}, description="arguments of the access, such as blocks of ofdma")
+
+
+class ComputeConfig(Section):
+    """How devices compute."""
+
+    name: Annotated[str, Named("compute")] = Field("dvfs", description="the computing; see docs/howto/physics.md")
+    options: dict[str, Any] = Field({}, description="arguments of the computing")
+
+
+class DownloadConfig(Section):
+    """How an edge sends the model to its devices before each edge iteration."""
+
+    name: Annotated[str, Named("download")] = Field(
+        "none", description="the download, of which none takes no time and no energy; see docs/howto/physics.md"
+    )
+    options: dict[str, Any] = Field({}, description="arguments of the download")
+
+
+class CostConfig(QuietSection):
+    """The physics of an edge iteration, the weight of delay against energy, and the size of a transmitted model."""
+
+    quiet: ClassVar[tuple[str, ...]] = ("access", "compute", "download")
 
     delay_weight: float = Field(
         1.0, gt=0, le=1e12, description="λ in J/s; at 0 the best plan would take infinitely long"
@@ -186,6 +211,9 @@ class CostConfig(Section):
         None, gt=0, le=1e12, description="z in KB of 1024 bytes; null: 32 bits per parameter"
     )
     secure_aggregation: SecureAggregationConfig = SecureAggregationConfig()
+    access: AccessConfig = AccessConfig()
+    compute: ComputeConfig = ComputeConfig()
+    download: DownloadConfig = DownloadConfig()
 
     @property
     def model_bits(self) -> float | None:

@@ -211,8 +211,9 @@ class Experiment:
         device_bits = method.device_bits(sizes, statistics, self._config.round_iterations)
         sent = device_bits, method.edge_bits(sizes, statistics), method.region_bits(sizes, statistics)
         self._check_memory(sum(sizes))
-        work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
-        work = work.with_masks(self._config)
+        down_bits = method.download_bits(sizes, statistics, self.training.rule)
+        whole = Workload.of(self._config, whole_bits, download_bits=down_bits)
+        work = Workload.of(self._config, whole_bits, *sent, down_bits).with_masks(self._config)
         bits = work.device_bits, work.edge_bits, *([work.region_bits] if self._config.tree.region else [])
         self._sent_bits = None if work == whole else bits
         return work
@@ -355,6 +356,7 @@ class Experiment:
             conditions=conditions,
             metric=METRIC_OF[self.problem.kind],
             sent_bits=self._sent_bits,
+            download_bits=None if metrics.ROUND_DOWNLOAD_J not in plan.conditions else self.work.download_bits,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == self.round), {}),
         )
 

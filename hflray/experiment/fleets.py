@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 from hflray.config import ExperimentConfig, FleetConfig
 from hflray.errors import ConfigError, DamagedError
 from hflray.fleet import Fleet
+from hflray.fleet.fleet import MEASURED
 from hflray.fleet.links import Links, on_demand
 from hflray.support.checksum import digest
 from hflray.support.reader import parse_json
@@ -32,8 +33,9 @@ ARRAYS = (
 )  # fmt: skip
 NUMBERS = ("cloud_bandwidth_hz", "noise_w_per_hz")
 NAMES = ("device_names", "edge_names", "edge_parents")
-FLAGS = ("fixed_gain", "is_placed")
-OPTIONAL = ("battery_j", "capacitance")  # arrays of some fleets
+FLAGS = ("fixed_gain", "is_placed", "has_rates")
+OPTIONAL = ("battery_j", "capacitance", "latency_s", *MEASURED)  # arrays of some fleets
+UNKNOWN = ("battery_j", "compute_w", "upload_w")  # those in which a number may be missing
 
 
 def is_stored(config: ExperimentConfig) -> bool:
@@ -132,7 +134,7 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
         arrays = load(body)
         length = int.from_bytes(body[:8], "little")
         about = parse_json(parse_json(body[8 : 8 + length])["__metadata__"]["about"])
-        if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "battery_j"):
+        if not all(np.isfinite(array).all() for name, array in arrays.items() if name not in UNKNOWN):
             raise ValueError("a number is not finite")
         fields: dict[str, Any] = {name: arrays[name] for name in ARRAYS} | {
             name: float(about[name]) for name in NUMBERS
@@ -147,6 +149,6 @@ def unpacked(content: bytes, config: FleetConfig) -> Fleet:
             places = arrays["position_m"], arrays["edge_position_m"]
             fields |= on_demand(Links(config, int(about["key"]), number, edge_number, *places))
         fields |= {name: bool(about.get(name)) for name in FLAGS}
-        return Fleet(**fields, battery_j=arrays.get("battery_j"))
+        return Fleet(**fields, **{name: arrays.get(name) for name in OPTIONAL if name != "capacitance"})
     except (SafetensorError, ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedError(f"a stored fleet cannot be read ({error}); remove it, or begin anew with --fresh") from error

@@ -79,6 +79,7 @@ def group_devices(
         partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling),
         edge_iterations=work.edge_iterations if bill.edge_iterations == "Q" else 1,
         max_cpu=bill.cpu == "max",
+        steps=work.steps,
     )
     ari = adjusted_rand_index(clusters, truth)
     return Grouping(clusters, {"ari": ari, "delay_s": cost.delay_s, "energy_j": cost.energy_j})

@@ -1,14 +1,15 @@
 """A check of an experiment's parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
 
-Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler, an assigner or an observer,
-and one step is trained for a rule, an aggregator or a compressor. What they return is checked where it enters, as in
-any round.
+Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler, an assigner or an observer, and for
+any physics but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor. What
+they return is checked where it enters, as in any round.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from hflray.allocation import is_general
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
 from hflray.errors import DivergedError
@@ -57,9 +58,10 @@ def _check_auxiliary(experiment: Experiment) -> None:
 
 
 def _check_decisions(experiment: Experiment) -> None:
-    """Plan round 1 with a scheduler and an assigner of their own, and save the scheduler's state."""
+    """Plan round 1 with a scheduler, an assigner or a physics of their own, and save the scheduler's state."""
     config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
-    if not is_ours(made) or not is_ours(experiment.assigner):
+    is_planned = is_general(experiment.scenario.fleet, experiment.work)
+    if is_planned or not is_ours(made) or not is_ours(experiment.assigner):
         scheduler, again = _planned(experiment)[1:]
     if not is_ours(made):
         contract = Contract.of("scheduling.name", config.scheduling.name, "")

@@ -12,7 +12,7 @@ from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
 from hflray.clock.mixing import Pass, mix_turn
 from hflray.config.clock import AsynchronousEdgeConfig
-from hflray.cost import RoundCost, Schedule, Workload, hops, rate_bps, upload_delay_s
+from hflray.cost import RoundCost, Schedule, Senders, Workload, hops
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.timeline import Durations, Timeline
 from hflray.world import Outlook, World
@@ -63,18 +63,33 @@ class PlanInWorld:
     ) -> Timeline | None:
         """Return what happens to some devices of one edge, with a part of their bandwidth; see `World.turn`."""
         schedule = Schedule(self.schedule.devices[rows], self.schedule.edges[rows])
-        bandwidth_hz, cost = self.allocation.bandwidth_hz[rows] * scale, self.cost
-        upload_s, upload_j = cost.upload_delay_s[rows], cost.upload_energy_j[rows]
+        allocation, planned = (
+            self._part(rows, scale),
+            Durations.of(self.cost, self.outlook.fleet.download.together).take(rows),
+        )
         if scale < 1.0:
-            fleet, power_w = self.outlook.fleet, self.outlook.fleet.power_w[schedule.devices]
-            rate = rate_bps(bandwidth_hz, fleet.gain_of(*schedule), power_w, fleet.noise_w_per_hz)
-            upload_s = np.asarray(upload_delay_s(work.device_bits, rate))
-            upload_j = power_w * upload_s
+            senders = Senders.of(self.outlook.fleet, work, schedule, allocation.bandwidth_hz, allocation.share)
+            upload_s, upload_j = senders.upload()
+            planned = replace(planned, upload_s=upload_s, upload_j=upload_j)
         return self.world.turn(
-            self.outlook, work, schedule, Allocation(bandwidth_hz, self.allocation.cpu_hz[rows]),
-            Durations(cost.compute_delay_s[rows], cost.compute_energy_j[rows], upload_s, upload_j), rule,
+            self.outlook, work, schedule, allocation, planned, rule,
             begin_s=begin_s - self.clock_s, first=first, spent_j=spent_j,
         )  # fmt: skip
+
+    def _part(self, rows: IntArray, scale: float) -> Allocation:
+        """Return the allocation of some devices, with a part of their bandwidth."""
+        share = None if self.allocation.share is None else self.allocation.share[rows] * scale
+        return Allocation(self.allocation.bandwidth_hz[rows] * scale, self.allocation.cpu_hz[rows], share=share)
+
+    def power_w(self, rows: IntArray, work: Workload) -> FloatArray:
+        """Return what some devices draw while they send, W."""
+        schedule, allocation = Schedule(self.schedule.devices[rows], self.schedule.edges[rows]), self._part(rows, 1.0)
+        return Senders.of(self.outlook.fleet, work, schedule, allocation.bandwidth_hz, allocation.share).power_w
+
+    @property
+    def held_hz(self) -> FloatArray:
+        """The bandwidth that each device holds while it is under way, (H,), Hz; none where nothing is shared."""
+        return self.allocation.bandwidth_hz * float(self.outlook.fleet.access.shared)
 
 
 class MixingEdges:
@@ -136,7 +151,7 @@ class MixingEdges:
                 bool(happens.participates[0, 0]),
                 moment_s + float(happens.edge_delay_s[0]),
                 float(plan.weights[row]),
-                float(plan.allocation.bandwidth_hz[row] * scale),
+                float(plan.held_hz[row] * scale),
                 fails_s,
             )
 
@@ -164,7 +179,9 @@ class MixingEdges:
             position=0,
             mean_weight=self._mean_weight,
             weight=float(sum(weight_of.values())) if reached else 0.0,
-            power_w=plan.outlook.fleet.power_w[happens.devices],
+            power_w=plan.power_w(
+                np.array([row_of[int(device)] for device in happens.devices], dtype=np.intp), self._work
+            ),
             happens=happens,
             fetched=version,
             mixes=np.array(numbers, dtype=np.float64).reshape(-1, len(Pass._fields) + 3),
@@ -172,7 +189,7 @@ class MixingEdges:
 
     def _scale(self, edge: int, rows: IntArray, begin_s: float, older_passes: list[Pass]) -> float:
         """Return the part of the planned bandwidth that devices of an older plan leave."""
-        planned_hz = float(self._plan.allocation.bandwidth_hz[rows].sum())
+        planned_hz = float(self._plan.held_hz[rows].sum())
         held_hz = sum(older.bandwidth_hz for older in older_passes if begin_s < older.end_s)
         rest_hz = float(self._plan.world.bandwidth_hz[edge]) - held_hz
         return 1.0 if rest_hz >= planned_hz * (1 - 1e-9) else max(rest_hz / planned_hz, 1e-6)
@@ -229,7 +246,9 @@ class MixingEdges:
         has_taken = np.isfinite(taken_s)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean_s = np.where(has_taken, taken_s, 0.0).sum(axis=0) / has_taken.sum(axis=0)
-        total_j = float(energy_j.sum() + part * hop_j)
+        is_sent = any(row.download_j is not None for row in happened)
+        down_j = table("download_j", False, 0.0) if is_sent else None
+        total_j = float(energy_j.sum() + part * hop_j) + (0.0 if down_j is None else float(down_j.sum()))
         until_s = min(end_s, fails_s) - begin_s
         return Timeline(
             devices=devices,
@@ -252,4 +271,6 @@ class MixingEdges:
             total_j=total_j,
             message_bits=float(bits.sum() + part * work.edge_bits),
             device_bits=work.device_bits,
+            received_s=None if down_j is None else table("received_s", True, np.nan),
+            download_j=down_j,
         )

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.allocation import Allocation
+from hflray import metrics
+from hflray.allocation import Allocation, kept_by_limits
 from hflray.assignment import Assigner, assign_among, assign_the_rest, reachable
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
@@ -20,6 +21,8 @@ from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.turns import PlannedTurns
+from hflray.fleet import Fleet
+from hflray.physics.download import NoDownload
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
 from hflray.world import Outlook, World
@@ -79,9 +82,8 @@ class Planner:
         fleet, seed = outlook.fleet, self.config.seed
         clock = PhaseClock()
         if outlook.is_empty:
-            schedule = Schedule.of_nobody()
-            allocation = Allocation(np.zeros(0), np.zeros(0))
-            cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
+            schedule, dropped = Schedule.of_nobody(), 0
+            allocation, cost = self._nobody(fleet)
             clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
         else:
             devices, assignment = choose_devices_and_edges(scheduler, context)
@@ -94,9 +96,12 @@ class Planner:
                 once = self.config.assignment.once
                 assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
             clock.lap("assign_s")
-            schedule = Schedule(devices, assignment)
-            allocation = self.allocate(fleet, self.work, *schedule)
-            cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
+            schedule = self._within_limits(fleet, Schedule(devices, assignment))
+            dropped = len(devices) - len(schedule)
+            allocation, cost = self._nobody(fleet)
+            if len(schedule):
+                allocation = self.allocate(fleet, self.work, *schedule)
+                cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
         poll = None if context.poll is None else context.poll.cost
         played = None
         if self.turns is None:
@@ -112,10 +117,26 @@ class Planner:
         if billed is not None:
             cost = cost.with_poll(billed, self.work.delay_weight)
         later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
+        if not isinstance(fleet.download, NoDownload):
+            conditions |= happens.downloads(self.work.download_bits, fleet.download.together)
+        if self.work.limits.drop:
+            conditions[metrics.ROUND_DROPPED] = float(dropped)
         clock.lap("allocate_s")
         polled = None if context.poll is None or world.battery is None else context.poll.devices
         planned = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps, played)
         return planned, later
+
+    def _nobody(self, fleet: Fleet) -> tuple[Allocation, RoundCost]:
+        """Return the allocation and the bill of a round in which nobody trains."""
+        cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
+        return Allocation(np.zeros(0), np.zeros(0)), cost
+
+    def _within_limits(self, fleet: Fleet, schedule: Schedule) -> Schedule:
+        """Return the schedule without the devices that cannot meet the limits, where these leave devices out."""
+        if not self.work.limits.drop:
+            return schedule
+        stays = kept_by_limits(fleet, self.work, *schedule)
+        return Schedule(schedule.devices[stays], schedule.edges[stays])
 
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.
@@ -131,7 +152,9 @@ class Planner:
             fleet = outlook.fleet
             rest_hz = fleet.edge_bandwidth_hz - under_way.held_hz(fleet.num_edges)
             rest_hz = np.maximum(rest_hz, 1e-6 * fleet.edge_bandwidth_hz)
-            outlook = replace(outlook, fleet=replace(fleet, edge_bandwidth_hz=rest_hz))
+            outlook = replace(
+                outlook, fleet=replace(fleet, edge_bandwidth_hz=rest_hz, downlink_hz=fleet.edge_bandwidth_hz)
+            )
         if not self.config.assignment.once:
             return outlook
         return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.cost import PollCost, RoundCost, Schedule
+from hflray.cost import QUIET, PollCost, RoundCost, Schedule
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray, packed, unpacked
 from hflray.timeline import Runs, Timeline
@@ -72,6 +72,7 @@ class RoundRecord:
         conditions: further metrics: what observers log, by their names in the glossary, and the user's own.
         sent_bits: what a device, an edge and a region, if there are any, send, bits, if one of them does not send a
             whole model.
+        download_bits: what a device receives before each edge iteration, bits, if downloads are billed.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
 
@@ -100,6 +101,7 @@ class RoundRecord:
     conditions: dict[str, float] = field(default_factory=dict)
     sent_bits: tuple[float, ...] | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
+    download_bits: float | None = field(default=None, metadata=QUIET)
 
     @property
     def round(self) -> int:
@@ -226,24 +228,32 @@ class RoundRecord:
 
         The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
         so it is one of them. Where not all send whole models, the size of each hop is. Where polls
-        drain batteries, the polled devices are another.
+        drain batteries, the polled devices are another. The share is there where bills follow from it, and the
+        frequency unless the computing has no setting.
         """
+        cpu_hz = self.allocation.cpu_hz
         more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
         if self.sent_bits is not None:
             more |= dict(zip(metrics.SENT, self.sent_bits, strict=False))  # regions are not in every tree
+        if self.download_bits is not None:
+            more["download_bits"] = self.download_bits
+        if self.allocation.share is not None:
+            more["share"] = self.allocation.share.tolist()
         if self.polled is not None:
             more["polled"] = self.polled.tolist()
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),
             "bandwidth_hz": self.allocation.bandwidth_hz.tolist(),
-            "cpu_hz": self.allocation.cpu_hz.tolist(),
+            **({"cpu_hz": cpu_hz.tolist()} if np.isfinite(cpu_hz).all() else {}),
             **more,
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record with every bit, ready for JSON."""
         values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "plan"}
+        if self.download_bits is None:
+            del values["download_bits"]
         values |= {name: getattr(self.plan, name) for name in PLANNED}
         values |= {"devices": self.devices, "assignment": self.assignment}
         return {name: state_of(value) for name, value in values.items()}
@@ -314,7 +324,10 @@ def state_of(value: Any) -> Any:
         return None
     if isinstance(value, tuple):
         return [state_of(part) for part in value]
-    return {part.name: state_of(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
+    if not is_dataclass(value):
+        return value
+    parts = {part.name: (getattr(value, part.name), part.metadata.get("quiet")) for part in fields(value)}
+    return {name: state_of(part) for name, (part, quiet) in parts.items() if part is not None or not quiet}
 
 
 def restored(state: Any) -> Any:

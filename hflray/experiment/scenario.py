@@ -118,7 +118,7 @@ class Scenario:
         notes = [f"{dataset.name}: {remark}" for remark in dataset.notes]
         made = _made(config, dataset, partition, notes)
         fleet = made() if fleets is None else fleets.get(config, made)
-        fleet = fleet.with_tree(config.tree, config.fleet, config.seed)
+        fleet = fleet.with_tree(config.tree, config.fleet, config.seed).with_physics(config.cost)
         count = fleet.num_devices
         if config.fleet.name == "table":
             notes += fleet_table(config.fleet.options).notes

@@ -6,6 +6,7 @@ the round is billed without training. The fleets depend on the seed only, so eve
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from hflray import metrics
-from hflray.allocation import allocate_round
+from hflray.allocation import allocate_round, is_general
 from hflray.assignment import Assigner, assigned, configured_assigner
 from hflray.config import BITS_PER_KB, AllocationConfig, DataConfig, ExperimentConfig
 from hflray.cost import RoundCost, Workload, round_cost
@@ -66,7 +67,7 @@ class FleetRecord:
         delay_s: the simulated delay of the round in s.
         energy_j: the simulated energy of the round in J.
         objective: E + λT in J.
-        gap: 1 − lower bound / objective.
+        gap: 1 − lower bound / objective; NaN where no bound is known.
         latency_s: the measured seconds of the assignment.
     """
 
@@ -79,13 +80,14 @@ class FleetRecord:
 
     def metrics(self) -> dict[str, float]:
         """Return the glossary's entries by name. The fleet's number is their step."""
-        return {
+        values = {
             metrics.ROUND_DELAY_S: self.delay_s,
             metrics.ROUND_ENERGY_J: self.energy_j,
             metrics.ROUND_OBJECTIVE: self.objective,
             metrics.ASSIGNMENT_GAP: self.gap,
             metrics.WALL_ASSIGN_S: self.latency_s,
         }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +117,7 @@ class Instance:
         config = sized_by_data(config)
         rng = stream(config.seed, "study", index)
         fleet = given_fleet(config.fleet, config.seed) or sample_fleet(config.fleet, rng)
-        fleet = fleet.with_tree(config.tree, config.fleet, config.seed)
+        fleet = fleet.with_tree(config.tree, config.fleet, config.seed).with_physics(config.cost)
         devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))
         return cls(index, fleet, Workload.of(config, MODEL_KB * BITS_PER_KB), devices)
 
@@ -126,7 +128,9 @@ class Instance:
         return assignment, time.perf_counter() - begin
 
     def bound(self) -> float:
-        """Return the objective, J, that no assignment is below."""
+        """Return the objective, J, that no assignment is below; NaN where no bound is known."""
+        if is_general(self.fleet, self.work):
+            return math.nan
         from hflray.assignment.bounds import lower_bound  # with SciPy and Numba, which another task may not need
 
         return lower_bound(self.fleet, self.work, self.devices)

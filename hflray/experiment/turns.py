@@ -142,7 +142,7 @@ class _Waiting:
             position=0,
             mean_weight=self._mean_weight,
             weight=float(weighted.edge_weight()[0]),
-            power_w=plan.outlook.fleet.power_w[plan.schedule.devices[rows]],
+            power_w=plan.power_w(rows, self._work),
             happens=timeline,
         )
 

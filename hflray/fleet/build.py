@@ -12,7 +12,7 @@ from hflray import registry
 from hflray.config import ExperimentConfig, FleetConfig
 from hflray.config.fleet_table import fleet_table
 from hflray.errors import ConfigError, blaming, nearest
-from hflray.fleet.fleet import Fleet
+from hflray.fleet.fleet import MEASURED, Fleet
 from hflray.fleet.random import complete
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
@@ -89,11 +89,13 @@ def _check_made(fleet: object, config: FleetConfig) -> None:
     check_numbers(arrays, config.area_m)
 
 
-PER_DEVICE = ("cycles_per_sample", "seconds_per_sample", "max_cpu_hz", "power_w", "capacitance", "battery_j")
+PER_DEVICE = ("cycles_per_sample", "max_cpu_hz", "power_w", "capacitance", "battery_j", *MEASURED)
+FROM_0 = ("battery_j", "fixed_s", "step_s", "latency_s")  # these may be 0
 PER_EDGE = ("edge_power_w", "edge_bandwidth_hz", "cloud_gain", "cloud_rate_bps")
 NAMES = {"device_names": "n", "edge_names": "m", "edge_parents": "m"}
 FORMS: dict[str, tuple[str, ...]] = {
     "position_m": ("n", "2"), "edge_position_m": ("m", "2"), "gain": ("n", "m"), "rate_bps": ("n", "m"),
+    "latency_s": ("n", "m"),
     **dict.fromkeys(PER_DEVICE, ("n",)), **dict.fromkeys(PER_EDGE, ("m",)),
 }  # fmt: skip
 INSTEAD = {"seconds_per_sample": "cycles_per_sample", "cloud_rate_bps": "cloud_gain", "rate_bps": "gain"}
@@ -142,7 +144,7 @@ def check_numbers(arrays: Mapping[str, FloatArray], area_m: float) -> None:
     for name, array in arrays.items():
         if name.endswith("position_m"):
             bad, accepted = (array < 0) | (array > area_m), f"0 to {area_m:g} m, the area"
-        elif name == "battery_j":
+        elif name in FROM_0:
             bad, accepted = ~(array >= 0) | np.isinf(array), "a finite number of at least 0"
         else:
             bad, accepted = ~(array > 0) | np.isinf(array), "a finite number above 0"

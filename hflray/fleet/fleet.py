@@ -15,18 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.config import FleetConfig
+from hflray.config import CostConfig, FleetConfig
 from hflray.config.tree import TreeConfig
 from hflray.errors import ConfigError
 from hflray.fleet import links as link
 from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand
 from hflray.fleet.tree import CLOUD_ALONE, Tree
+from hflray.physics import Access, Compute, Device, Download, Link, Work
+from hflray.physics.access import Fdma
+from hflray.physics.computing import Dvfs
+from hflray.physics.download import NoDownload
+from hflray.physics.own import CheckedAccess, CheckedCompute, CheckedDownload, parts_of
 from hflray.support.arrays import FloatArray, IntArray
 
 _PER_DEVICE = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
-_OWN_PER_DEVICE = ("capacitance", "battery_j")  # arrays of some fleets only
+MEASURED = ("fixed_s", "step_s", "seconds_per_sample", "compute_w", "upload_w")  # what tables may say of a device
+_OWN_PER_DEVICE = ("capacitance", "battery_j", *MEASURED)  # arrays of some fleets only
 _PER_EDGE = ("cloud_gain", "edge_power_w", "edge_bandwidth_hz")
 MOVING_LINKS = 2_000  # largest N·M for which all links of moving devices are computed in each round
+FDMA, DVFS, NO_DOWNLOAD = Fdma(), Dvfs(), NoDownload()  # the paper's
+TRIED = 8  # devices with which an own part is tried
 AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache
 
 
@@ -56,6 +64,13 @@ class Fleet:
         device_names, edge_names: what the user calls each device, N texts, and each edge, M texts; None: their indices.
         edge_parents: the region of each edge, M texts; None: the nearest one, where there are regions.
         tree: what lies above the edges (`Fleet.with_tree`).
+        access, compute, download: how devices share an uplink, compute and get the model (`Fleet.with_physics`).
+        downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`. They
+            differ only while devices under way hold a part of the uplink.
+        has_rates: whether rates of links were given.
+        latency_s: what a transfer over each link takes besides its bits, (N, M), s; None: nothing.
+        fixed_s, step_s, seconds_per_sample, compute_w, upload_w: what was measured of each device, (N,), see
+            `hflray.physics.Device` and `hflray.physics.Link`; None: it was not given.
 
     Examples:
         >>> import numpy as np
@@ -87,6 +102,17 @@ class Fleet:
     edge_names: tuple[str, ...] | None = None
     edge_parents: tuple[str, ...] | None = None
     tree: Tree = CLOUD_ALONE
+    access: Access = FDMA
+    compute: Compute = DVFS
+    download: Download = NO_DOWNLOAD
+    downlink_hz: FloatArray | None = None
+    has_rates: bool = False
+    latency_s: FloatArray | None = None
+    fixed_s: FloatArray | None = None
+    step_s: FloatArray | None = None
+    seconds_per_sample: FloatArray | None = None
+    compute_w: FloatArray | None = None
+    upload_w: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -100,7 +126,9 @@ class Fleet:
         expected: dict[str, tuple[int, ...]] = {}
         expected |= dict.fromkeys(_PER_DEVICE, (n,)) | dict.fromkeys(_PER_EDGE, (m,))
         expected |= {"position_m": (n, 2), "edge_position_m": (m, 2), "distance_m": (n, m), "gain": (n, m)}
-        expected |= {name: (n,) for name in ("capacitance", "battery_j") if np.ndim(getattr(self, name))}
+        expected |= {name: (n,) for name in _OWN_PER_DEVICE if np.ndim(getattr(self, name))}
+        expected |= {} if self.latency_s is None else {"latency_s": (n, m)}
+        expected |= {} if self.downlink_hz is None else {"downlink_hz": (m,)}
         expected |= {"device_names": (n,)} if self.device_names is not None else {}
         expected |= {name: (m,) for name in ("edge_names", "edge_parents") if getattr(self, name) is not None}
         for name, shape in expected.items():
@@ -130,6 +158,10 @@ class Fleet:
                 ``position_m``          (N, 2)  m             device positions in the square, from 0
                 ``cycles_per_sample``   (N,)    cycles        u_n
                 ``seconds_per_sample``  (N,)    s             u_n / f_n^max, in place of u_n
+                ``fixed_s``             (N,)    s             what an edge iteration takes besides its steps
+                ``step_s``              (N,)    s             what a step takes besides its samples
+                ``compute_w``           (N,)    W             what a device draws while it computes
+                ``upload_w``            (N,)    W             what a device draws while it sends
                 ``max_cpu_hz``          (N,)    Hz            f_n^max
                 ``power_w``             (N,)    W             p_n
                 ``capacitance``         (N,)    J·s²/cycles³  α
@@ -141,6 +173,7 @@ class Fleet:
                 ``cloud_rate_bps``      (M,)    bit/s         rate to the cloud, in place of its gain
                 ``gain``                (N, M)  1             linear power gain of each link, in place of path loss
                 ``rate_bps``            (N, M)  bit/s         rate of a link that has all of B_m, in place of its gain
+                ``latency_s``           (N, M)  s             what a transfer over a link takes besides its bits
                 ``device_names``        (N,)    texts         what reports call the devices
                 ``edge_names``          (M,)    texts         what reports call the edges
                 ``edge_parents``        (M,)    texts         the region of each edge, for ``tree.region``
@@ -190,6 +223,8 @@ class Fleet:
         chosen |= {name: array[index] for name in _OWN_PER_DEVICE if np.ndim(array := getattr(self, name))}
         if self.device_names is not None:
             chosen["device_names"] = tuple(self.device_names[i] for i in index)
+        if self.latency_s is not None:
+            chosen["latency_s"] = self.latency_s[index]
         if self.links is None or index.size * self.num_edges <= link.DENSE_LINKS:
             return replace(self, **chosen, distance_m=self.distance_m[index], gain=self.gain[index], links=None)
         links = replace(self.links, number=self.links.number[index], position_m=chosen["position_m"])
@@ -205,6 +240,10 @@ class Fleet:
         for name in ("edge_names", "edge_parents"):
             if (names := getattr(self, name)) is not None:
                 chosen[name] = tuple(names[i] for i in index)
+        if self.latency_s is not None:
+            chosen["latency_s"] = self.latency_s[:, index]
+        if self.downlink_hz is not None:
+            chosen["downlink_hz"] = self.downlink_hz[index]
         chosen["tree"] = self.tree.take_edges(index)
         if self.links is None:
             distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
@@ -300,6 +339,86 @@ class Fleet:
         scale = np.cbrt(np.asarray(self.capacitance) / alpha)
         scaled = {name: getattr(self, name) * scale for name in ("cycles_per_sample", "max_cpu_hz")}
         return replace(self, capacitance=alpha, **scaled), scale
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether devices share uplinks by frequency and choose frequencies of CPUs, and downloads take nothing."""
+        return type(self.access) is Fdma and type(self.compute) is Dvfs and type(self.download) is NoDownload
+
+    def uplinks(self, devices: IntArray, edges: IntArray, gain: FloatArray | None = None) -> Link:
+        """Return the links of some devices to an edge each, (n,); other gains may be given than the fleet's, (n,)."""
+        gain = self.gain_of(devices, edges) if gain is None else gain
+        return self._links(devices, edges, gain, self.power_w[devices])
+
+    def downlinks(self, devices: IntArray, edges: IntArray) -> Link:
+        """Return the links of an edge each to some devices, (n,): the gains of their uplinks, and the edges' power."""
+        link = self._links(devices, edges, self.gain_of(devices, edges), self.edge_power_w[edges])
+        return link if self.downlink_hz is None else replace(link, bandwidth_hz=self.downlink_hz[edges])
+
+    def _links(self, devices: IntArray, edges: IntArray, gain: FloatArray, power_w: FloatArray) -> Link:
+        latency_s = np.zeros(len(devices)) if self.latency_s is None else self.latency_s[devices, edges]
+        draws_w = np.full(len(devices), np.nan) if self.upload_w is None else self.upload_w[devices]
+        return Link(gain, power_w, self.edge_bandwidth_hz[edges], self.noise_w_per_hz, latency_s, draws_w)
+
+    def computers(self, devices: IntArray) -> Device:
+        """Return what some devices are as computers, (n,)."""
+        index = np.asarray(devices)
+        cycles, most_hz = self.cycles_per_sample[index], self.max_cpu_hz[index]
+
+        def measured(name: str, otherwise: FloatArray) -> FloatArray:
+            return otherwise if (array := getattr(self, name)) is None else np.asarray(array)[index]
+
+        nothing = np.zeros(len(index))
+        has_steps = self.fixed_s is not None or self.step_s is not None
+        return Device(
+            cycles,
+            most_hz,
+            np.broadcast_to(self.capacitance_of(index), len(index)),
+            measured("fixed_s", nothing),
+            measured("step_s", nothing),
+            measured("seconds_per_sample", nothing if has_steps else cycles / most_hz),
+            measured("compute_w", np.full(len(index), np.nan)),
+        )
+
+    def with_physics(self, config: CostConfig) -> Fleet:
+        """Return the same fleet with the access, the computing and the download that the section ``cost`` names.
+
+        Own ones are tried with a few devices.
+
+        Raises:
+            ConfigError: a part lacks a column of the fleet's table, or does not keep its contract.
+        """
+        parts = parts_of(config)
+        for kind, part in parts.items():
+            for names in part.needs:
+                if not any(self._has(name) for name in names):
+                    raise ConfigError(
+                        f"cost.{kind}.name: got {getattr(config, kind).name}, and the fleet does not have "
+                        f"{' or '.join(names)} of every {'link' if names == ('mbps',) else 'device'}; accepted with "
+                        f"it: {', '.join(map(' or '.join, part.needs))}; add these columns to the fleet's "
+                        "table"
+                    )
+        made = replace(self, **parts)
+        made._try_own()
+        return made
+
+    def _has(self, column: str) -> bool:
+        if column == "mbps":
+            return self.has_rates
+        array = getattr(self, column, None)
+        return array is not None and bool(np.isfinite(array).all())
+
+    def _try_own(self) -> None:
+        """Try the parts that are a user's own. Raises ConfigError: see `with_physics`."""
+        devices = np.arange(min(TRIED, self.num_devices))
+        edges = devices % self.num_edges
+        if isinstance(self.access, CheckedAccess):
+            self.access.try_out(self.uplinks(devices, edges), 1e6)
+        if isinstance(self.compute, CheckedCompute):
+            samples = self.samples[devices]
+            self.compute.try_out(self.computers(devices), Work(samples, samples, samples))
+        if isinstance(self.download, CheckedDownload):
+            self.download.receive(self.downlinks(devices, edges), edges, 1e6)
 
     def with_tree(self, tree: TreeConfig, config: FleetConfig, seed: int) -> Fleet:
         """Return the same fleet with what lies above its edges, as the section ``tree`` says (`Tree.of`)."""

@@ -10,7 +10,7 @@ import numpy as np
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.fleet import links as link
-from hflray.fleet.fleet import Fleet
+from hflray.fleet.fleet import MEASURED, Fleet
 from hflray.fleet.links import Links, on_demand, path_gain
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
@@ -74,7 +74,7 @@ def complete(
             "gain": pick("gain", path_gain(distance_m, config, rng.normal(0.0, config.shadowing_db, (n, m)))),
         }
     else:
-        if fixed := next((name for name in ("gain", "rate_bps") if name in arrays), None):
+        if fixed := next((name for name in ("gain", "rate_bps", "latency_s") if name in arrays), None):
             raise ConfigError(
                 f"{fixed}: got links of {n:,} devices and {m:,} edges, which are not held in memory; accepted: up to "
                 f"{link.DENSE_LINKS:,} links; leave them out, or set fleet.dense to true"
@@ -93,8 +93,13 @@ def complete(
     if config.slow_share:
         max_cpu_hz[rng.permutation(n)[: round(config.slow_share * n)]] /= config.slow_factor
     max_cpu_hz = pick("max_cpu_hz", max_cpu_hz)
+    measured: dict[str, Any] = {name: arrays.get(name) for name in (*MEASURED, "latency_s")}
+    for name in ("fixed_s", "step_s", "latency_s"):
+        if (array := measured[name]) is not None:
+            measured[name] = np.nan_to_num(array)
     if "seconds_per_sample" in arrays:
         cycles_per_sample = own_of(arrays["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
+        measured["seconds_per_sample"] = own_of(arrays["seconds_per_sample"], cycles_per_sample / max_cpu_hz)
     if "rate_bps" in arrays:
         gain = gain_of_rate(arrays["rate_bps"], edge_bandwidth_hz, power_w[:, None], config.noise_w_per_hz, "rate_bps")
         link_fields["gain"] = own_of(gain, link_fields["gain"])
@@ -119,11 +124,13 @@ def complete(
         if "capacitance" in arrays
         else config.capacitance,
         fixed_gain="gain" in arrays or "rate_bps" in arrays,
+        has_rates="rate_bps" in arrays and bool(np.isfinite(arrays["rate_bps"]).all()),
         is_placed="position_m" in arrays,
         battery_j=arrays.get("battery_j"),
         device_names=device_names,
         edge_names=edge_names,
         edge_parents=edge_parents,
+        **measured,
     )
 
 

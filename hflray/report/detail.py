@@ -72,9 +72,10 @@ class RoundDetail:
     samples            1     D_n
     bandwidth_hz       Hz    b_n
     cpu_hz             Hz    f_n
+    download_s         s     download delay
     compute_s          s     computing delay
     upload_s           s     upload delay
-    seconds            s     sum of the two delays
+    seconds            s     sum of these delays
     joules             J     energy of computing and upload
     straggler          bool  whether its edge waits for it (`_straggler`)
     fate               text  what became of it (`hflray.world.fates`); empty if it counts in all edge iterations
@@ -143,7 +144,8 @@ class Replay:
             fleet = build_fleet(config.fleet, stream(config.seed, "fleet"))
         else:
             fleet = unpacked(self.run.fleet, config.fleet)
-        return fleet.with_tree(config.tree, config.fleet, config.seed).with_samples(self.run.devices["samples"])
+        fleet = fleet.with_tree(config.tree, config.fleet, config.seed).with_physics(config.cost)
+        return fleet.with_samples(self.run.devices["samples"])
 
     @cached_property
     def names(self) -> tuple[list[str], list[str], list[str]]:
@@ -159,14 +161,15 @@ class Replay:
         logged messages, which are in proportion to it.
         """
         config, first = self.run.config, self.run.rounds.iloc[0]
+        down: dict[str, Any] = {name: float(first[name]) for name in ("download_bits",) if name in first}
         if "device_bits" in first:
-            sizes: dict[str, Any] = {name: float(first[name]) for name in metrics.SENT if name in first}
-            return replace(Workload.of(config, 1.0), **sizes)
+            down |= {name: float(first[name]) for name in metrics.SENT if name in first}
+            return replace(Workload.of(config, 1.0), **down)
         if "model_bits" in first:
-            return Workload.of(config, model_bits=float(first["model_bits"]))
+            return replace(Workload.of(config, model_bits=float(first["model_bits"])), **down)
         of_one_bit = replace(Workload.of(config, 1.0), device_bits=1.0, edge_bits=1.0, region_bits=1.0)
         models = message_bits(len(first["devices"]), self.fleet, of_one_bit)
-        return Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models)
+        return replace(Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models), **down)
 
     @property
     def numbers(self) -> list[int]:
@@ -220,6 +223,7 @@ class Replay:
                 "samples": profiles["samples"].to_numpy(),
                 "bandwidth_hz": allocation.bandwidth_hz,
                 "cpu_hz": allocation.cpu_hz,
+                "download_s": 0.0 if cost.download_delay_s is None else cost.download_delay_s,
                 "compute_s": cost.compute_delay_s,
                 "upload_s": cost.upload_delay_s,
                 "seconds": seconds,
@@ -269,8 +273,13 @@ class Replay:
         """Return the logged round at `position` as its bill follows from the schedule."""
         row, world = self.run.rounds.iloc[position], self._world(position)
         schedule = Schedule(row["devices"], row["edges"])
-        bandwidth_hz, cpu_hz = (np.asarray(row[name], dtype=np.float64) for name in ("bandwidth_hz", "cpu_hz"))
-        allocation = Allocation(bandwidth_hz, cpu_hz)
+        bandwidth_hz, nothing = np.asarray(row["bandwidth_hz"], dtype=np.float64), np.full(len(schedule), np.nan)
+        columns = {
+            name: np.asarray(row[name], dtype=np.float64) if isinstance(row.get(name), list | np.ndarray) else None
+            for name in ("cpu_hz", "share")
+        }
+        cpu_hz = nothing if columns["cpu_hz"] is None else columns["cpu_hz"]
+        allocation = Allocation(bandwidth_hz, cpu_hz, share=columns["share"])
         outlook = world.outlook(self.numbers[position], self.fleet)
         polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
         if polls and world.battery is not None:
@@ -368,7 +377,7 @@ def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -
     the one with the highest frequency, because saving a second costs the most there (the price of delay is α f³).
     """
     last = members[seconds[members] >= seconds[members].max() * (1 - SIMULTANEOUS)]
-    return int(max(last, key=lambda i: (allocation.cpu_hz[i], seconds[i])))
+    return int(max(last, key=lambda i: (np.nan_to_num(allocation.cpu_hz[i]), seconds[i])))
 
 
 # The explanation.
@@ -448,6 +457,10 @@ def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = Mappi
         lines.append(
             f"a device sends {up} in an edge iteration (compressor {device}), an edge {hop_up} (compressor {hop})"
         )
+    cost = config.cost
+    if (cost.access.name, cost.compute.name, cost.download.name) != ("fdma", "dvfs", "none"):
+        access, compute, download = (pretty(part.name, labels) for part in (cost.access, cost.compute, cost.download))
+        lines.append(f"devices share uplinks by {access}, compute by {compute} and get the model by {download}")
     if config.privacy.clip is not None and metrics.PRIVACY_EPSILON in row:
         epsilon = metrics.describe(metrics.PRIVACY_EPSILON).text(row[metrics.PRIVACY_EPSILON])
         lines.append(
@@ -470,6 +483,8 @@ def explain(run: RunRecord, number: int) -> Group:
             name, f"{row.devices}", f"{row.delay_s:,.2f}", f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler
         )
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
+    receives = bool((detail.devices["download_s"] > 0).any())
+    heads[9:9] = ["download s"] * receives
     numbers = f"seconds in one of {detail.edge_iterations} edge iterations, joules in all"
     if run.config.clock.edge.asynchronous is not None:
         numbers = "seconds and joules of a pass as planned"
@@ -480,7 +495,8 @@ def explain(run: RunRecord, number: int) -> Group:
             f"{device_names[row.device]}{' ⚑' if row.straggler else ''}", edge_names[row.edge],
             ordinal(row.nearest, "").strip() or "1st",
             f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
-            f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
+            f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",
+            *[f"{row.download_s:.3f}"] * receives, f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
             f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
         )  # fmt: skip
     legend = (

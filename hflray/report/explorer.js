@@ -111,9 +111,12 @@ function planned(run, round, order) {
   const labels = order.map((k) => `${deviceOf(run, round.device[k])}, ${edgeOf(run, round.edge[k])}`);
   const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
   const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
+  const download = order.map((k) => (round.download ? round.download[k] : 0)), computed = compute.map((seconds, k) => download[k] + seconds);
+  const received = round.download ? [bar(download, 0, { name: "download", marker: { color: edge, opacity: 0.3 }, hovertemplate: "%{text}<br>receives %{x:.4g} s<extra></extra>" })] : [];
   return [
-    bar(compute, 0, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
-    bar(upload, compute, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: ink("paper"), solidity: 0.25 } },
+    ...received,
+    bar(compute, download, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
+    bar(upload, computed, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: ink("paper"), solidity: 0.25 } },
       customdata: upload, hovertemplate: "%{text}<br>uploads %{customdata:.4g} s<extra></extra>" }),
   ];
 }
@@ -155,12 +158,14 @@ function drawTables(run, round) {
   byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
     + `${run.allocated} Joules are those of all ${run.Q} edge iterations.`;
   const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
+  if (round.download) heads.splice(9, 0, "download, s");
   if (round.fate) heads.splice(1, 0, "what became of it");
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   fillTable("devices", heads, order.map((k) => {
     const i = round.device[k];
     const cells = [`${run.deviceNames[i]}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.classNames[run.majority[i]], round.times[k], run.edgeNames[round.edge[k]],
       `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])];
+    if (round.download) cells.splice(9, 0, number(round.download[k]));
     if (round.fate) cells.splice(1, 0, round.fate[k] || "counts");
     return { edge: round.edge[k], late: round.late.includes(i), cells };
   }));

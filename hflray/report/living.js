@@ -13,9 +13,9 @@ const LIVED = ["What happened in the round", "In each edge iteration a device co
 // The bars of a round as it happened, for devices in this order: four kinds of bars, and the signs at the ends.
 function lived(run, round, order) {
   const rows = round.end.flatMap((ends, q) => order.map((k, y) => ({ k, y, q, end: ends[k] })).filter(({ end }) => end !== null)).map(({ k, y, q, end }) => {
-    const start = q ? round.until[q - 1][round.edge[k]] : 0, computed = round.computed[q][k] ?? end, counts = Boolean(round.counts[q][k]);
+    const start = q ? round.until[q - 1][round.edge[k]] : 0, received = round.received ? round.received[q][k] ?? end : start, computed = round.computed[q][k] ?? end, counts = Boolean(round.counts[q][k]);
     const about = `${deviceOf(run, round.device[k])}, ${edgeOf(run, round.edge[k])}, edge iteration ${q + 1}${counts ? "" : "<br>does not count"}`;
-    return { k, y, counts, tint: edgeTone(round.edge[k]), about, computing: [start, computed], sending: [computed, end], end };
+    return { k, y, counts, tint: edgeTone(round.edge[k]), about, receiving: [start, received], computing: [received, computed], sending: [computed, end], end };
   });
   const bars = (counts, part, verb, hatched) => {
     const some = rows.filter((row) => row.counts === counts && row[part][1] > row[part][0]), seconds = some.map((row) => row[part][1] - row[part][0]);
@@ -24,7 +24,7 @@ function lived(run, round, order) {
       customdata: some.map((row) => row.about), textposition: "none", hovertemplate: `%{customdata}<br>${verb} %{x:.4g} s from %{base:.4g} s on<extra></extra>`,
       marker: { color: some.map((row) => row.tint), opacity: counts ? (hatched ? 0.55 : 1) : 0.28, line: { width: 0 }, pattern } };
   };
-  const traces = [true, false].flatMap((counts) => [bars(counts, "computing", "computes", false), bars(counts, "sending", "uploads", true)]);
+  const traces = [true, false].flatMap((counts) => [...(round.received ? [bars(counts, "receiving", "receives", false)] : []), bars(counts, "computing", "computes", false), bars(counts, "sending", "uploads", true)]);
   const ended = order.map((k, y) => ({ y, text: round.fate[k], end: Math.max(0, ...rows.filter((row) => row.k === k).map((row) => row.end)) })).filter(({ text }) => text);
   traces.push({ type: "scatter", mode: "markers", name: "did not count", x: ended.map(({ end }) => end), y: ended.map(({ y }) => y), text: ended.map(({ text }) => text),
     marker: { symbol: ended.map(({ text }) => signOf(text)), size: 8, color: ink("ink"), line: { width: 1.5, color: ink("ink") } }, hovertemplate: "%{text}<extra></extra>", cliponaxis: false });

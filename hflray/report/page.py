@@ -59,6 +59,8 @@ def _living(detail: RoundDetail, fleet: Fleet) -> dict[str, Any]:
             "end": [charts.rounded(row) for row in happens.end_s],
             "counts": happens.participates.astype(int).tolist(),
         }
+        if happens.received_s is not None:
+            data["received"] = [charts.rounded(row) for row in happens.received_s]
     if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
         for axis, name in enumerate("xy"):
             data[name] = charts.rounded(outlook.fleet.position_m[:, axis], 4)
@@ -109,6 +111,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
                 **{key: table[key].tolist() for key in ("device", "edge", "nearest", "strongest", "times")},
                 "mhz": charts.rounded(table["bandwidth_hz"] / 1e6, 4),
                 "ghz": charts.rounded(table["cpu_hz"] / 1e9, 4),
+                **({"download": charts.rounded(table["download_s"], 4)} if (table["download_s"] > 0).any() else {}),
                 "compute": charts.rounded(table["compute_s"], 4),
                 "upload": charts.rounded(table["upload_s"], 4),
                 "joules": charts.rounded(table["joules"] * detail.edge_iterations, 4),

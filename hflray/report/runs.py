@@ -90,7 +90,7 @@ class RunRecord:
     @property
     def without_schedules(self) -> str:
         """Why the run has no devices or no schedules; empty if it has both."""
-        columns = ("devices", "edges", "bandwidth_hz", "cpu_hz")
+        columns = ("devices", "edges", "bandwidth_hz")
         has_fleet = self.fleet is not None or not is_stored(self.config)
         if has_fleet and self.devices is not None and all(name in self.rounds for name in columns):
             return ""
@@ -160,6 +160,8 @@ class RunRecord:
             tree["tree"] = config.tree.label
         if config.observers:
             tree["observers"] = "; ".join(observer.label for observer in config.observers)
+        for section, quiet in ((config.cost, tree["cost"]), (config.allocation, tree["allocation"])):
+            quiet |= {name: getattr(section, name).model_dump(mode="json") for name in section.quiet}
         return flatten(tree)
 
     def series(self, metric: str) -> pd.Series[float]:

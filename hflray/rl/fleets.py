@@ -28,6 +28,7 @@ from hflray.assignment.features import WIDTHS, FeatureSet, Rows, db_rows, pad_ed
 from hflray.assignment.network import NetworkSpec
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem
 from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, refuse_unpinned, validate_stored
+from hflray.config.system import AccessConfig, ComputeConfig, DownloadConfig
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.study import MODEL_KB, sized_by_data
@@ -43,11 +44,21 @@ MOST_EDGES = 127  # because labels are int8
 LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor", "name", "options")
 
 
-def refuse_tree(config: ExperimentConfig) -> None:
-    """Raise ConfigError if a policy would be trained with a tree, which the fleets of its training do not have.
+def refuse_other_systems(config: ExperimentConfig) -> None:
+    """Raise ConfigError if a policy would be trained with a tree, or with a physics that its fleets do not have.
 
     A trained policy may be used with any tree.
     """
+    cost, limits = config.cost, config.allocation.limits
+    if limits.are_set or (cost.access, cost.compute, cost.download) != (
+        AccessConfig(),
+        ComputeConfig(),
+        DownloadConfig(),
+    ):
+        raise ConfigError(
+            "cost, allocation.limits: got another physics, a download or limits for the training of a policy, whose "
+            "fleets have fdma, dvfs and none of these; accepted: the defaults; leave them out"
+        )
     if config.tree.label:
         raise ConfigError(
             f"tree: got {config.tree.label} for the training of a policy, whose fleets have the cloud alone above "
@@ -126,9 +137,9 @@ class FleetSpec:
         """Return the specification of a configuration's fleets.
 
         Raises:
-            ConfigError: see `hflray.experiment.study.sized_by_data` and `refuse_tree`.
+            ConfigError: see `hflray.experiment.study.sized_by_data` and `refuse_other_systems`.
         """
-        refuse_tree(config)
+        refuse_other_systems(config)
         config = sized_by_data(config)
         learning = config.learning
         teacher_settings = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}

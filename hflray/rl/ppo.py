@@ -31,7 +31,7 @@ from hflray.config import BITS_PER_KB, ExperimentConfig
 from hflray.cost import Workload
 from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import given_fleet
-from hflray.rl.fleets import refuse_tree
+from hflray.rl.fleets import refuse_other_systems
 from hflray.rl.portable import restore_state, save_state
 from hflray.rl.sampling import SeededRunner
 from hflray.rl.scheduling_env import ENV_ID
@@ -189,9 +189,9 @@ def environment(config: ExperimentConfig) -> dict[str, Any]:
     """Return the arguments of the `hflray.rl.scheduling_env.SchedulingEnv` of a configuration.
 
     Raises:
-        ConfigError: see `hflray.experiment.study.sized_by_data` and `hflray.rl.fleets.refuse_tree`.
+        ConfigError: see `hflray.experiment.study.sized_by_data` and `hflray.rl.fleets.refuse_other_systems`.
     """
-    refuse_tree(config)
+    refuse_other_systems(config)
     config = sized_by_data(config)
     return {
         "fleet": given_fleet(config.fleet, config.seed) or config.fleet,

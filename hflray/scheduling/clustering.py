@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.cost import AllocationLike, RoundCost, Workload, round_cost
+from hflray.cost import AllocationLike, LocalSteps, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
@@ -91,6 +91,7 @@ class _Billed:
 
     bandwidth_hz: NDArray[np.float64]
     cpu_hz: NDArray[np.float64]
+    share: NDArray[np.float64] | None
 
 
 def clustering_cost(
@@ -102,6 +103,7 @@ def clustering_cost(
     *,
     edge_iterations: int = 1,
     max_cpu: bool = False,
+    steps: LocalSteps = LocalSteps(),  # noqa: B008
 ) -> RoundCost:
     """Compute Algorithm 2's delay and energy: (4) to (10), (13) and (14) over all N devices, without a cloud hop.
 
@@ -116,15 +118,16 @@ def clustering_cost(
         allocate: called as ``allocate(fleet, work, devices, assignment)``, such as `hflray.allocation.allocate_round`.
         edge_iterations: number of billed edge iterations; 1 or Q.
         max_cpu: bill f_n^max instead of the allocated frequencies; the bandwidths stay as allocated.
+        steps: see `Workload`.
 
     Raises:
         ConfigError: a size or count is not above 0.
         InfeasibleError: raised by `allocate`.
     """
-    work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False)
+    work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False, steps=steps)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
     edges = fleet.nearest_edges(devices)[:, 0]
     allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
-        allocation = _Billed(allocation.bandwidth_hz, fleet.max_cpu_hz)
+        allocation = _Billed(allocation.bandwidth_hz, fleet.max_cpu_hz, getattr(allocation, "share", None))
     return round_cost(fleet, work, devices, edges, allocation)

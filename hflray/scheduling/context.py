@@ -9,19 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hflray.cost import (
-    PollCost,
-    Workload,
-    compute_delay_s,
-    compute_energy_j,
-    forward_pass,
-    poll_cost,
-    rate_bps,
-    upload_delay_s,
-)
+from hflray.cost import PollCost, Schedule, Senders, Workload, forward_pass, poll_cost
 from hflray.data.resampled import LabelCounts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.physics.access import Fdma
+from hflray.physics.download import NoDownload
 from hflray.support.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 
 BEFORE_CLASSES = 6  # columns of a device's row before those of the classes
@@ -245,19 +238,24 @@ def best_edges(context: RoundContext) -> IntArray:
 def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatArray, FloatArray]:
     """Return what an edge iteration would cost each device, (N,) seconds and (N,) joules, before anything is allocated.
 
-    A device computes at its largest frequency, and sends over its best link with the bandwidth of that edge, of which
-    every scheduled device gets an equal share: B_m·M / H.
+    A device computes at its largest setting, and sends over its best link with the bandwidth of that edge, of which
+    every scheduled device gets an equal share: B_m·M / H. A download is to it alone, and only its seconds count.
     """
     fleet, work, edges = context.fleet, context.work, best_edges(context)
     everyone = np.arange(fleet.num_devices)
-    share_hz = fleet.edge_bandwidth_hz[edges] * max(1, int(context.edges_up.sum())) / num_scheduled
-    compute_s = compute_delay_s(work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz)
-    compute_j = compute_energy_j(
-        fleet.capacitance_of(everyone), work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz
-    )
-    gain = fleet.gain_of(everyone, edges)
-    upload_s = upload_delay_s(work.device_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))
-    return compute_s + upload_s, compute_j + fleet.power_w * upload_s
+    computers = fleet.computers(everyone)
+    most = fleet.compute.most(computers)
+    compute_s, compute_j = fleet.compute.run(most, computers, work.computing(fleet.samples))
+    num_up = max(1, int(context.edges_up.sum()))
+    share = None
+    if not isinstance(fleet.access, Fdma):
+        share = np.full(len(everyone), min(1.0, num_up / num_scheduled) if fleet.access.shared else 1.0)
+    share_hz = fleet.edge_bandwidth_hz[edges] * num_up / num_scheduled
+    upload_s, upload_j = Senders.of(fleet, work, Schedule(everyone, edges), share_hz, share).upload()
+    if isinstance(fleet.download, NoDownload):
+        return compute_s + upload_s, compute_j + upload_j
+    alone_s, _ = fleet.download.receive(fleet.downlinks(everyone, edges), everyone, work.download_bits)
+    return alone_s + compute_s + upload_s, compute_j + upload_j
 
 
 def device_rows(context: RoundContext, num_scheduled: int, progress: float) -> NDArray[np.float32]:

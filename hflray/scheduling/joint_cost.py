@@ -19,8 +19,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.allocation import Coupling
+from hflray.allocation import Coupling, is_general
 from hflray.assignment.choice import search_choice
+from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import NOWHERE
 from hflray.config.options import one_of, whole
@@ -85,11 +86,16 @@ class JointCost(QuotaScheduler):
         devices = np.flatnonzero(candidates)
         if not len(devices):
             return devices, devices
-        problem, _ = round_problem(context.fleet, context.work, devices)
-        start = np.where(chosen, best_edges(context), NOWHERE)
-        edge, _ = search_choice(
-            problem, group[devices], stays[devices], start[devices], np.array(context.edges_up), self.coupling
-        )
+        start, up = np.where(chosen, best_edges(context), NOWHERE)[devices], np.array(context.edges_up)
+        if is_general(context.fleet, context.work):
+            search = GeneralSearch(
+                context.fleet, context.work, devices, self.coupling, True, group[devices], stays[devices], up
+            )
+            search.run(start)
+            edge = search.assignment
+        else:
+            problem, _ = round_problem(context.fleet, context.work, devices)
+            edge, _ = search_choice(problem, group[devices], stays[devices], start, up, self.coupling)
         scheduled = edge != NOWHERE
         return devices[scheduled], edge[scheduled]
 

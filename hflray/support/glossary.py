@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Logged = Literal[
-    "round", "clock", "cloud", "asynchronous", "arrivals", "world", "battery", "poll", "few", "private", "inside",
+    "round", "clock", "cloud", "asynchronous", "arrivals", "world", "battery", "poll", "download", "limits", "few",
+    "private", "inside",
     "kind", "validation", "end", "fleet", "learning", "reference", "agent",
 ]  # fmt: skip
 Table = Literal["training", "clustering", "assignment", "learning"]
@@ -26,7 +27,8 @@ class Metric:
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
             is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
-            that polls (``poll``), if edges need several models (``few``), with the section privacy (``private``), if a
+            that polls (``poll``), with a download (``download``), if devices are left out by limits (``limits``), if
+            edges need several models (``few``), with the section privacy (``private``), if a
             part inside the round is not the default (``inside``), of other data than classes (``kind``), or with a
             validation part (``validation``); at the ``end`` of a run; with each ``fleet`` of an assignment study; with
             each point of an assigner's ``learning``, once or for each ``reference``; with each point of an ``agent``
@@ -240,6 +242,22 @@ ROUND_POLL_DELAY_S = metric(
 ROUND_POLL_ENERGY_J = metric(
     "round/poll_energy_j", "Energy of the poll", "J", "poll",
     meaning="part of `round/energy_j`: the forward passes of the polled devices",
+)  # fmt: skip
+ROUND_DOWNLOAD_S = metric(
+    "round/download_s", "Downloads", "s", "download",
+    meaning="part of `round/delay_s`: the downloads, over all edge iterations, of the device that receives for longest",
+)  # fmt: skip
+ROUND_DOWNLOAD_J = metric(
+    "round/download_j", "Energy of downloads", "J", "download",
+    meaning="part of `round/energy_j`: what edges need to send the model to their devices, in all edge iterations",
+)  # fmt: skip
+ROUND_DOWNLOAD_BITS = metric(
+    "round/download_bits", "Bits sent to devices", "bit", "download",
+    meaning="bits that edges send to devices; a broadcast counts once; `round/message_bits` does not have them",
+)  # fmt: skip
+ROUND_DROPPED = metric(
+    "round/dropped", "Devices left out by limits", "devices", "limits",
+    meaning="scheduled devices that could not meet `allocation.limits`",
 )  # fmt: skip
 ROUND_EDGE_IDLE_S = metric(
     "round/edge_idle_s", "Idle time of edges", "s", "clock",

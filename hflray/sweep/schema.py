@@ -23,7 +23,9 @@ from hflray.sweep.sections import EACH_ROUND, SweepFile
 # Old editors read this version, and the schema uses nothing of newer ones.
 DRAFT = "http://json-schema.org/draft-07/schema#"
 # Keys of options may be swept one by one.
-FREE = r"^((scheduling|assignment|learning\.teacher|model|world\.[a-z]+)\.options|data\.partition_options)\.."
+FREE = (
+    r"^((scheduling|assignment|learning\.teacher|model|world\.[a-z]+|cost\.[a-z]+)\.options|data\.partition_options)\.."
+)
 # The name of a metric of the user's own.
 USERS_NAME: dict[str, Any] = {"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$", "not": {"enum": sorted(metrics.AT_THE_END)}}
 

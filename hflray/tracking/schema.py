@@ -17,8 +17,10 @@ from hflray.support.text import one_line, shorten
 
 MOST = 2**53  # of a whole number, which is then exact as a float too
 Count = Annotated[int, Field(ge=0, lt=MOST)]
-_LISTS = {"devices": "iu", "edges": "iu", "bandwidth_hz": "iuf", "cpu_hz": "iuf", "polled": "iu"}  # with NumPy's kinds
-_BESIDE = tuple(_LISTS)[:4]  # these lists of a round have a number for each scheduled device
+_LISTS = {
+    "devices": "iu", "edges": "iu", "bandwidth_hz": "iuf", "cpu_hz": "iuf", "share": "iuf", "polled": "iu",
+}  # with NumPy's kinds # fmt: skip
+_BESIDE = tuple(_LISTS)[:5]  # these lists of a round have a number for each scheduled device
 
 
 class TrackedContent(BaseModel):

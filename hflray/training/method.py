@@ -24,8 +24,8 @@ from hflray.support import references
 from hflray.support.arrays import FloatArray
 from hflray.support.contract import Contract
 from hflray.training.privacy import Mechanism
-from hflray.training.rules.base import LocalRule, after_turn, corrects
-from hflray.training.rules.own import OwnTraining
+from hflray.training.rules.base import LocalRule, State, after_turn, corrects
+from hflray.training.rules.own import OwnTraining, vectors_for
 from hflray.world.faults import Faulty
 
 
@@ -227,6 +227,11 @@ class Method:
     def region_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
         """Return the bits that a region sends to the cloud; see `device_bits`."""
         return self._bits("region", sizes, statistics, 1)
+
+    def download_bits(self, sizes: tuple[int, ...], statistics: int, state: State) -> float:
+        """Return the bits of a device's download: the whole model, and the vectors of the rule in a `state`."""
+        vectors = len(vectors_for(self.parts().rule, state, 0, sum(sizes)))
+        return Whole().bits(sizes) * (1 + vectors) + Whole().bits([statistics])
 
     def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
         """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""

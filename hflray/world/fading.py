@@ -2,10 +2,10 @@
 
 A law gives the factor on the power gain, whose mean is 1.
 
-`faded_upload_s` says how long an upload of z bits then takes. The rate of device n is b log2(1 + x Y / b) with the
-factor x and Y = ḡ p / N_0. The factor is drawn anew for each block of coherent time until z bits are through. Without
-a coherence time there is one draw for each upload. Under Rayleigh fading the mean of such an upload's time is infinite,
-so it needs a deadline (`clock.edge`).
+`faded_upload` says how long an upload of z bits then takes. With frequency division the rate of device n is
+b log2(1 + x Y / b) with the factor x and Y = ḡ p / N_0. The factor is drawn anew for each block of coherent time until
+z bits are through. Without a coherence time there is one draw for each upload. Under Rayleigh fading the mean of such
+an upload's time is infinite, so it needs a deadline (`clock.edge`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.config.options import between
-from hflray.cost import Schedule, rate_bps, upload_delay_s
+from hflray.cost import Schedule, Senders
 from hflray.errors import ConfigError
-from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray
 from hflray.support.contract import ABOVE_0, Contract
 from hflray.world.draws import Draws
@@ -125,38 +124,32 @@ class CheckedFading(Fading):
         return self._contract.array(self._law.factor(*indices), shape, "f", ABOVE_0)
 
 
-def faded_upload_s(
+def faded_upload(
     fading: Fading,
     coherence_s: float | None,
     round_index: int,
     iterations: range,
-    model_bits: float,
-    fleet: Fleet,
     schedule: Schedule,
-    bandwidth_hz: FloatArray,
-) -> FloatArray:
-    """Return how long each upload of some edge iterations of a round takes, (n, H), s.
+    senders: Senders,
+) -> tuple[FloatArray, FloatArray]:
+    """Return how long each upload of some edge iterations of a round takes, (n, H), s, and its joules, (n, H).
 
     Args:
         fading: the law of the factors.
         coherence_s: the time for which a factor holds, s; None: each upload has one factor.
         round_index: i, from 1.
         iterations: numbers of the n edge iterations; those of a whole round are ``range(Q)``.
-        model_bits: z, bits.
-        fleet: the links without fading.
         schedule: the scheduled devices and the edge of each, (H,).
-        bandwidth_hz: b_n of each, (H,), Hz.
+        senders: the same devices with their links without fading, and what each sends.
 
     Raises:
         ConfigError: an upload takes more than a million blocks as planned.
     """
     devices, edges = schedule
-    gain, power_w, noise = fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz
-    iteration = np.array(iterations)[:, None]
+    iteration, bits = np.array(iterations)[:, None], senders.bits
     if coherence_s is None:
-        factor = fading.factor(round_index, devices, edges, iteration)
-        return upload_delay_s(model_bits, rate_bps(bandwidth_hz, gain * factor, power_w, noise))
-    longest_s = float(upload_delay_s(model_bits, rate_bps(bandwidth_hz, gain, power_w, noise)).max(initial=0.0))
+        return senders.upload(fading.factor(round_index, devices, edges, iteration))
+    longest_s = float(senders.upload()[0].max(initial=0.0))
     if longest_s > MOST_BLOCKS * coherence_s:
         raise ConfigError(
             f"world.fading.coherence_s: got {coherence_s:g}; an upload of {longest_s:,.0f} s in round {round_index} "
@@ -166,7 +159,7 @@ def faded_upload_s(
     planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
     # Each element of these arrays is an upload that is not through yet.
     q, h = (index.ravel() for index in np.indices((len(iterations), len(devices))))
-    left_bits, upload_s = np.full(len(q), model_bits), np.zeros((len(iterations), len(devices)))
+    left_bits, upload_s = np.full(len(q), bits), np.zeros((len(iterations), len(devices)))
     done = 0  # blocks
     while len(q):
         # The bits that are left are rounded once for so many blocks. These are sent in strips, and each strip has only
@@ -177,7 +170,7 @@ def faded_upload_s(
             count = min(end - done, max(1, STRIP // len(q)))
             blocks = np.arange(done, done + count)
             factor = fading.factor(round_index, devices[h, None], edges[h, None], iteration[q], blocks)
-            rate = rate_bps(bandwidth_hz[h, None], gain[h, None] * factor, power_w[h, None], noise)
+            rate = senders.pace(factor, h[:, None])
             sent = rate * coherence_s
             sent[:, 0] += sent_bits
             np.cumsum(sent, axis=1, out=sent)
@@ -189,4 +182,4 @@ def faded_upload_s(
             upload_s[q, h] = np.where(on, 0.0, (done + last) * coherence_s + rest_s)
             q, h, left_bits, sent_bits, done = q[on], h[on], left_bits[on], sent[on, -1], done + count
         left_bits = left_bits - sent_bits
-    return upload_s
+    return upload_s, senders.power_w * upload_s

@@ -42,7 +42,7 @@ class Turn:
         position: how many updates its round had before it.
         mean_weight: D̄ of its plan.
         weight: D_m; 0 if no row counts.
-        power_w: transmit power of its devices, (n,), W.
+        power_w: what its devices draw while they send, (n,), W.
         happens: what happens, in seconds since its beginning; the edge is the only one and has the number 0.
         fetched: the version of the edge when the turn begins, for an asynchronous edge.
         mixes: the numbers of each arrival that an asynchronous edge mixes in, (A, 14); None: the edge waits.
@@ -112,22 +112,27 @@ class Turn:
         """Return what it has spent until a moment."""
         rows, now_s = self.happens, moment_s - self.begin_s
         all_bits, hop_j = float(rows.bits.sum()), float(rows.edge_energy_j[0] - rows.energy_j.sum())
+        received_s, down_j = rows.start_s, 0.0
+        if rows.received_s is not None and rows.download_j is not None:
+            received_s = np.where(np.isfinite(rows.received_s), rows.received_s, rows.end_s)
+            parts = rows.download_j * np.nan_to_num(_share(rows.start_s, received_s, now_s), nan=1.0)
+            down_j, hop_j = float(parts.sum()), hop_j - float(rows.download_j.sum())
         hop_bits = rows.message_bits - all_bits
         if moment_s >= self.settled_s:
-            return Spent(rows.spent_j, rows.busy_s, all_bits + hop_bits, hop_j)
+            return Spent(rows.spent_j, rows.busy_s, all_bits + hop_bits, hop_j + down_j)
         if now_s <= 0:
             return Spent(np.zeros_like(self.power_w), np.zeros_like(self.power_w), 0.0, 0.0)
         with np.errstate(invalid="ignore"):
             computed_s = np.where(np.isfinite(rows.computed_s), rows.computed_s, rows.end_s)
             sending_s = rows.end_s - computed_s
             sending_j = self.power_w * sending_s
-            computed = _share(rows.start_s, computed_s, now_s)
+            computed = _share(received_s, computed_s, now_s)
             sent = _share(computed_s, rows.end_s, now_s)
             spent_j = np.nansum((rows.energy_j - sending_j) * computed + sending_j * sent, axis=0)
             busy_s = np.nansum(np.clip(now_s - rows.start_s, 0.0, rows.end_s - rows.start_s), axis=0)
         hop = float(_share(rows.iteration_end_s[-1], rows.edge_delay_s, now_s)[0])
         bits = float(np.nansum(rows.bits * np.nan_to_num(sent)))
-        return Spent(spent_j, busy_s, bits + hop * hop_bits, hop * hop_j)
+        return Spent(spent_j, busy_s, bits + hop * hop_bits, hop * hop_j + down_j)
 
 
 def pass_of(row: FloatArray) -> Pass:
@@ -149,7 +154,7 @@ class Spent(NamedTuple):
         devices_j: by device, (n,), J.
         busy_s: seconds of computing and sending by device, (n,), s.
         bits: all bits sent.
-        hop_j: joules of sending to the cloud.
+        hop_j: joules of the edge, for sending to the cloud and for downloads.
     """
 
     devices_j: FloatArray
@@ -400,6 +405,9 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
         updates=np.array(rows, dtype=np.float64).reshape(-1, 7),
         **_staleness(played, most, sizes),
     )
+    down: dict[str, Any] = {}
+    if any(turn.happens.download_j is not None for turn in turns):
+        down = {"received_s": columns("received_s", True, np.nan), "download_j": columns("download_j", False, 0.0)}
     return Timeline(
         devices=joined([turn.happens.devices for turn in turns], np.intp),
         edges=np.repeat([turn.edge for turn in turns], sizes).astype(np.intp),
@@ -425,6 +433,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
         message_bits=float(sum(part.bits for part in spent)),
         device_bits=device_bits,
         runs=runs,
+        **down,
     )
 
 

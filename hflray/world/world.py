@@ -20,16 +20,17 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.clock.semi_synchronous import Period
 from hflray.config import ExperimentConfig
 from hflray.config.clock import SemiSynchronousConfig
-from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
+from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.physics.access import Fdma, MeasuredAccess
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.contract import is_ours
 from hflray.support.references import spoken
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability, checked_answers
 from hflray.world.battery import Battery
-from hflray.world.fading import CheckedFading, Fading, faded_upload_s
+from hflray.world.fading import CheckedFading, Fading, faded_upload
 from hflray.world.faults import Dropout, Jitter, edge_failure
 from hflray.world.link_trace import LinkTrace
 from hflray.world.mobility import CheckedPlaces, Mobility, Places, RandomWaypoint, ShadowField
@@ -62,6 +63,23 @@ class Outlook:
     def is_empty(self) -> bool:
         """Whether the round is empty, because no device is available or no edge works."""
         return not (self.available.any() and self.edges_up.any())
+
+
+def _check_asynchronous(config: ExperimentConfig, fleet: Fleet) -> None:
+    """Raise ConfigError if devices of asynchronous edges, each with its own time, cannot share what their edge has."""
+    if config.clock.edge.asynchronous is None:
+        return
+    if fleet.download.together:
+        raise ConfigError(
+            f"cost.download.name: got {spoken(config.cost.download.name)} with clock.edge.asynchronous, whose devices "
+            "do not receive together; accepted with it: none, unicast; set one of them"
+        )
+    if fleet.access.shared and type(fleet.access) is not Fdma:
+        raise ConfigError(
+            f"cost.access.name: got {spoken(config.cost.access.name)} with clock.edge.asynchronous, where devices of "
+            "two plans share an uplink; accepted with it: fdma, or an access that shares nothing, such as measured; "
+            "set one of them"
+        )
 
 
 class World:
@@ -104,6 +122,12 @@ class World:
         self.mobility = self._mobility(config, fleet)
         fading = self.config.fading
         arguments = {"seed": config.seed} | ({"fleet": fleet} if fading.name == "trace" else {})
+        if isinstance(fleet.access, MeasuredAccess) and fading.name not in ("none", "trace"):
+            raise ConfigError(
+                f"world.fading.name: got {spoken(fading.name)} with cost.access.name = measured, whose rates do not "
+                "follow from gains; accepted with it: none, or trace with the rates of each moment; remove it"
+            )
+        _check_asynchronous(config, fleet)
         self.fading: Fading = registry.build("fading", fading.name, arguments, **fading.options)
         if isinstance(self.fading, LinkTrace) and fading.coherence_s is not None:
             raise ConfigError(
@@ -236,7 +260,12 @@ class World:
             period = Period(cloud.period_s, iteration_s, cloud.max_iterations)
             period.check(outlook.round)
         durations = self._durations(
-            outlook, work, schedule, allocation, Durations.of(planned), None if period else range(work.edge_iterations)
+            outlook,
+            work,
+            schedule,
+            allocation,
+            Durations.of(planned, fleet.download.together),
+            None if period else range(work.edge_iterations),
         )
         happens = timeline(
             schedule, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends,
@@ -287,7 +316,7 @@ class World:
         iterations = range(first, first + work.edge_iterations)
         durations = self._durations(outlook, work, schedule, allocation, planned, iterations, begin_s)
         schedule_alone = Schedule(devices, np.zeros_like(edges))
-        samples, planned_s = fleet.samples[devices], [float((planned.compute_s + planned.upload_s).max())]
+        samples, planned_s = fleet.samples[devices], [float(planned.iteration_s.max())]
         happens = timeline(schedule_alone, samples, work, durations, hops, rule=rule, planned_s=planned_s, ends=ends)
         if happens.participates.any() or not happens.reached[0]:
             return happens
@@ -312,7 +341,7 @@ class World:
                 drawn one by one.
             begin_s: when the first of them begins, s since the plan was made.
         """
-        durations, (devices, edges) = planned, schedule
+        durations, devices = planned, schedule.devices
         first = 0 if iterations is None else iterations.start
 
         def alone(iteration: int) -> range:
@@ -334,29 +363,27 @@ class World:
             else:
                 compute_s, compute_j = computing(iterations)
                 durations = replace(durations, compute_s=compute_s, compute_j=compute_j)
-        fades, power_w = self._fades and not self.config.fading.known, outlook.fleet.power_w[devices]
+        fades, share = self._fades and not self.config.fading.known, getattr(allocation, "share", None)
 
-        def upload_s(numbers: range, fleet: Fleet) -> FloatArray:
+        def upload(numbers: range, fleet: Fleet) -> tuple[FloatArray, FloatArray]:
+            senders = Senders.of(fleet, work, schedule, allocation.bandwidth_hz, share)
             if fades:
-                return faded_upload_s(
-                    self.fading, self.config.fading.coherence_s, outlook.round, numbers, work.device_bits, fleet,
-                    schedule, allocation.bandwidth_hz,
-                )  # fmt: skip
-            gain = fleet.gain_of(devices, edges)
-            rate = rate_bps(allocation.bandwidth_hz, gain, power_w, fleet.noise_w_per_hz)
-            return np.broadcast_to(upload_delay_s(work.device_bits, rate), (len(numbers), len(devices)))
+                return faded_upload(
+                    self.fading, self.config.fading.coherence_s, outlook.round, numbers, schedule, senders
+                )
+            return senders.upload(np.ones((len(numbers), len(devices))))
 
         def upload_at(iteration: int, starts_s: FloatArray) -> tuple[FloatArray, FloatArray]:
             fleet = self._on_the_way(outlook, devices, begin_s + starts_s) if moves else outlook.fleet
-            taken_s = upload_s(alone(iteration), fleet)[0]
-            return taken_s, power_w * taken_s
+            upload_s, upload_j = upload(alone(iteration), fleet)
+            return upload_s[0], upload_j[0]
 
         moves = self.mobility is not None and self.config.mobility.links == "iteration"
         if moves or (fades and iterations is None):
             return replace(durations, upload_at=upload_at)
         if fades and iterations is not None:
-            faded_s = upload_s(iterations, outlook.fleet)
-            durations = replace(durations, upload_s=faded_s, upload_j=power_w * faded_s)
+            upload_s, upload_j = upload(iterations, outlook.fleet)
+            durations = replace(durations, upload_s=upload_s, upload_j=upload_j)
         return durations
 
     def _on_the_way(self, outlook: Outlook, devices: IntArray, begin_s: FloatArray) -> Fleet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +39,8 @@ def results(tmp_path_factory) -> Path:
 
 def test_the_examples_are_numbered_and_each_has_a_test():
     names = [path.name for path in sorted(EXAMPLES.glob("[0-9]_*.py"))]
-    assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_", "6_"]
-    assert set(re.findall(r'run\("(\d_\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8"))) == set(names)
+    assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_", "6_", "8_"]
+    assert set(re.findall(r'"(\d_\w+\.py)"', Path(__file__).read_text(encoding="utf-8"))) == set(names)
 
 
 def test_the_first_experiment(capsys):
@@ -138,3 +139,20 @@ def test_the_own_system_is_what_hflray_new_writes_and_its_trials_are_made(monkey
     with Experiment(trials[2].config.model_copy(update={"max_rounds": 1})) as experiment:
         assert experiment.scenario.fleet.device_names[:2] == ("school", "market")
         assert experiment.run_round().accuracy > 0.5
+
+
+@pytest.mark.slow
+def test_the_strategy_of_flower_bills_its_rounds(tmp_path):
+    """Flower is installed in an environment of its own, which sees the packages of this one."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
+    (packages,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    (packages / "ours.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "flwr"], check=True, timeout=200)
+    env = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [str(python), str(EXAMPLES / "8_flower_strategy.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    bills = re.findall(r"^round (\d): ([\d.]+) s, ([\d.]+) J, devices per edge \[(\d), (\d)\]$", done.stdout, re.M)
+    assert [bill[0] for bill in bills] == ["1", "2", "3"]
+    assert all(int(first) + int(second) == 4 and float(seconds) > 0 for _, seconds, _, first, second in bills)

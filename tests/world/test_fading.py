@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import ArrayLike
 
 from hflray import registry
-from hflray.cost import Schedule
+from hflray.cost import Schedule, Senders, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.support.arrays import FloatArray
 from hflray.world import fading
-from hflray.world.fading import Fading, NoFading, Rayleigh, faded_upload_s
+from hflray.world.fading import Fading, NoFading, Rayleigh, faded_upload
 
 DEVICES = np.arange(200_000)
 
@@ -79,10 +79,8 @@ class Given(Fading):
 def uploads(law: Fading, coherence_s: float | None, snr_hz: list[float], iterations: int = 1) -> FloatArray:
     devices = np.arange(len(snr_hz))
     schedule = Schedule(devices, np.zeros(len(devices), dtype=np.intp))
-    return faded_upload_s(
-        law, coherence_s, 1, range(iterations), Z, fleet(snr_hz), schedule,
-        np.full(len(devices), B),
-    )  # fmt: skip
+    senders = Senders.of(fleet(snr_hz), Workload(model_bits=Z), schedule, np.full(len(devices), B))
+    return faded_upload(law, coherence_s, 1, range(iterations), schedule, senders)[0]
 
 
 def test_the_factor_multiplies_the_gain_and_not_the_time() -> None:

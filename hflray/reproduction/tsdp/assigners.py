@@ -9,11 +9,13 @@ both find the global optimum, which `Exhaustive` checks.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.assignment.simple import BestGain
-from hflray.cost import Workload, check_assignment, hops, rate_bps, upload_delay_s
+from hflray.cost import Workload, check_assignment, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
@@ -85,14 +87,16 @@ def delays_s(fleet: Fleet, work: Workload, devices: ArrayLike) -> FloatArray:
     """
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
     hop_s, _ = hops(fleet, work)
-    compute_s = work.local_iterations * fleet.cycles_per_sample[scheduled] * fleet.samples[scheduled]
-    compute_s = compute_s / fleet.max_cpu_hz[scheduled]
+    computers, most_hz = fleet.computers(scheduled), fleet.max_cpu_hz[scheduled]
+    compute_s = fleet.compute.run(most_hz, computers, work.computing(fleet.samples[scheduled]))[0]
     count = len(scheduled)
     delays = np.tile(hop_s[:, None, None], (1, count + 1, count))
     for edge in range(fleet.num_edges):
-        share_hz = fleet.edge_bandwidth_hz[edge] / np.arange(1, count + 1)
-        rate = rate_bps(share_hz[:, None], fleet.gain[scheduled, edge], fleet.power_w[scheduled], fleet.noise_w_per_hz)
-        delays[edge, 1:] += work.edge_iterations * (upload_delay_s(work.device_bits, rate) + compute_s)
+        link = fleet.uplinks(scheduled, np.full(count, edge))
+        for number in range(1, count + 1):
+            part = replace(link, bandwidth_hz=link.bandwidth_hz / number)
+            upload_s, _ = fleet.access.upload(np.ones(count), part, work.device_bits)
+            delays[edge, number] += work.edge_iterations * (upload_s + compute_s)
     return delays
 
 

@@ -1,0 +1,141 @@
+"""The problems of edges with any access and compute, and what the parts say about them (`hflray.allocation.exact`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hflray.physics.base import Access, Compute, Device, Link, Work
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+
+STEP = 1e-4  # of the differences, in log x and log u
+
+Rows = tuple[FloatArray, FloatArray, FloatArray]  # values and the first and second derivatives of each entry
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The problems of E edges as flat arrays over D entries, each a device at an edge, sorted by edge.
+
+    Attributes:
+        access, compute: how the devices upload and compute.
+        link, device, work: what the parts get, of each entry, (D,).
+        node: the edge of each entry, (D,), ascending, from 0 to E-1; an edge may be without devices.
+        count: E.
+        bits: what a device uploads in an edge iteration.
+        weight: λ of each edge, (E,), J/s.
+        before_s: what passes before each device can compute, (D,), s.
+        most_j: the most joules of a device in an edge iteration, (D,), J, or infinity.
+        most_s: the most seconds of a device in an edge iteration, `before_s` included, (D,), s, or infinity.
+    """
+
+    access: Access
+    compute: Compute
+    link: Link
+    device: Device
+    work: Work
+    node: IntArray
+    count: int
+    bits: float
+    weight: FloatArray
+    before_s: FloatArray
+    most_j: FloatArray
+    most_s: FloatArray
+
+    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> Edges:
+        """Return the problem of some entries, with new numbers of their edges."""
+        return replace(
+            self, link=self.link.take(entries), device=self.device.take(entries), work=self.work.take(entries),
+            before_s=self.before_s[entries], most_j=self.most_j[entries], most_s=self.most_s[entries],
+            node=node, count=count, weight=weight,
+        )  # fmt: skip
+
+    def upload(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds and the joules, (D,), of uploads with these shares, (D,)."""
+        return self.access.upload(share, self.link, self.bits)
+
+    def run(self, setting: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds and the joules, (D,), of computing with these settings, (D,)."""
+        return self.compute.run(setting, self.device, self.work)
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """Where the iteration ended.
+
+    Attributes:
+        share: of each entry, (D,).
+        setting: of each entry, (D,).
+        time_price: what a second less of each entry alone would save, (D,), J/s.
+        share_price: μ of each edge, (E,), J.
+        deadline_s: T of each group, (G,), s.
+        converged: of each group, (G,).
+    """
+
+    share: FloatArray
+    setting: FloatArray
+    time_price: FloatArray
+    share_price: FloatArray
+    deadline_s: FloatArray
+    converged: BoolArray
+
+    def part(self, entries: Any, groups: Any) -> Iterate:
+        """Return the point of some edges, each of which is a group."""
+        return Iterate(
+            self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
+            self.deadline_s[groups], self.converged[groups],
+        )  # fmt: skip
+
+
+class Layout:
+    """Which entries belong to which edge and group, and what parts say around their shares and settings."""
+
+    def __init__(self, edges: Edges, node: IntArray, entries: IntArray, together: bool) -> None:
+        self.edges, self.node, self.together = edges, node, together
+        self.first = np.flatnonzero(np.diff(node, prepend=-1))
+        three = np.tile(entries, 3)
+        self.link, self.device, self.work = edges.link.take(three), edges.device.take(three), edges.work.take(three)
+        self.most = edges.compute.most(edges.device.take(entries)) if edges.compute.has_setting else np.ones(len(node))
+
+    def group(self, values: Any, reduce: Any = np.add) -> Any:
+        """Return the sums, (..., G), over the edges, (..., E), of each group."""
+        return reduce.reduce(values, axis=-1, keepdims=True) if self.together else values
+
+    def total(self, values: Any, reduce: Any = np.add) -> Any:
+        """Return the sums, (..., G), over the entries, (..., D), of each group."""
+        return self.group(reduce.reduceat(values, self.first, axis=-1), reduce)
+
+    def entries(self, of_groups: Any) -> Any:
+        """Return the value of each entry's group, (D,)."""
+        return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
+
+    def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
+        access, bits = self.edges.access, self.edges.bits
+        return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
+
+    def computes(self, setting: FloatArray) -> tuple[Rows, Rows]:
+        """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
+        compute = self.edges.compute
+        run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
+        return _derivatives(run, setting, self.most, compute.has_setting)
+
+
+def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+    """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
+    if not derive:
+        zero = np.zeros(len(at))
+        seconds, joules = (np.asarray(answer, dtype=np.float64)[: len(at)] for answer in part(np.tile(at, 3)))
+        return (seconds, zero, zero), (joules, zero, zero)
+    centre = np.minimum(at, most * np.exp(-STEP))
+    away = np.log(at / centre) if (centre < at).any() else None
+    answers: list[Rows] = []
+    for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
+        low, value, high = np.reshape(answer, (3, -1))
+        first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
+        if away is not None:
+            value, first = value + away * (first + away / 2 * second), first + away * second
+        answers.append((value, first, second))
+    return answers[0], answers[1]
