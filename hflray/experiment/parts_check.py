@@ -1,8 +1,8 @@
 """A check of an experiment's parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
 
-Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler, an assigner or an observer, and for
-any physics but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor. What
-they return is checked where it enters, as in any round.
+Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler, an assigner or an observer, and
+for any physics but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor.
+What they return is checked where it enters, as in any round.
 """
 
 from __future__ import annotations
