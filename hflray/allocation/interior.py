@@ -31,6 +31,8 @@ TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
+import os as _os
+AGAIN = int(_os.environ.get("AGAIN", "1"))
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
@@ -123,7 +125,8 @@ class _Iteration:
                 d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
                 self.share_out()
                 self.price_time()
-            elif self.settings:
+                self.share_again()
+            if self.settings:
                 self.use_time(most)
         else:
             price = np.maximum(start.time_price, 1e-3 * even)
@@ -198,6 +201,21 @@ class _Iteration:
         sums = lay.total(np.array([paid, per_price]))
         theta = np.maximum(per_price * lay.entries((g["weight"] + sums[0]) / sums[1]) - paid, 0.1 * d["theta"])
         d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
+
+    def share_again(self) -> None:
+        """Move the shares to where one costs each entry what it is worth at the present prices of time."""
+        d, lay = self.d, self.layout
+        for _ in range(AGAIN):
+            (_, tp, tpp), (_, jp, jpp) = lay.uploads(d["x"], True)
+            worth = np.maximum(-jp - d["theta"] * tp, TINY)
+            bend = worth / (np.maximum(jpp - jp, 0.0) + d["theta"] * np.maximum(tpp - tp, 0.0) + TINY)
+            shares = d["x"] * (worth / d["x"])**bend
+            scale = np.zeros(len(lay.first))
+            for _ in range(5):
+                moved = shares * np.exp(-bend * scale[lay.node])
+                total, slope = np.add.reduceat(np.array([moved, moved * bend]), lay.first, axis=-1)
+                scale = scale + np.log(total) * total / slope
+            d["x"] = moved / total[lay.node]
 
     def seconds(self) -> FloatArray:
         """Return the seconds of uploads, (D,)."""
@@ -286,12 +304,14 @@ class _Iteration:
         scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
-            d["gp"] = energy_price * jp + pi * tp
+            # What a share is worth over what it costs: their logarithms are linear in log x for a power law.
+            worth = np.maximum(-(energy_price * jp + pi * tp), TINY)
             priced = e_["mu"][lay.node] * d["x"]
             curved = energy_price * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
-            d["gp"] = d["gp"] + priced
-            d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
-            scale = np.abs(d["gp"])
+            d["gp"] = worth * np.log(priced / worth)
+            d["xm"] = worth / e_["mu"][lay.node]
+            d["hp"] = curved + 1e-12 * priced + TINY
+            scale = np.abs(priced - worth)
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
             d["hu"] = energy_price * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (
@@ -358,9 +378,9 @@ class _Iteration:
         d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
         rows = [d["kappa"]]
         if self.shares:
-            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["xm"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
-            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
+            rows += [c2k, d["kappa"] * d["c1"], d["x"] * d["xm"] * d["pp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
@@ -395,8 +415,8 @@ class _Iteration:
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
             theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
-            p = p0 - d["qp"] * theta - d["pp"] * d["x"] * moved
-            u = u0 - d["qu"] * theta - d["up"] * d["x"] * moved
+            p = p0 - d["qp"] * theta - d["pp"] * d["xm"] * moved
+            u = u0 - d["qu"] * theta - d["up"] * d["xm"] * moved
         else:
             step_t = (r2 + lay.total(kh)) / s22
             theta = d["kappa"] * (h - lay.entries(step_t))
