@@ -33,6 +33,7 @@ MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
 import os as _os
 AGAIN = int(_os.environ.get("AGAIN", "1"))
+PROD=float(_os.environ.get("PROD","0.1")); NUSE=int(_os.environ.get("NUSE","4"))
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
@@ -126,8 +127,6 @@ class _Iteration:
                 self.share_out()
                 self.price_time()
                 self.share_again()
-            if self.settings:
-                self.use_time(most)
         else:
             price = np.maximum(start.time_price, 1e-3 * even)
             d["theta"] = price * lay.entries(g["weight"] / lay.total(price))
@@ -142,9 +141,12 @@ class _Iteration:
         t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
-        d["wa"] = lay.entries(g["T"]) - took
-        product = 0.1 * margin * g["weight"] * g["T"] / devices
+        product = PROD * margin * g["weight"] * g["T"] / devices
         even_product = lay.entries(product)
+        if start is None and self.settings:
+            took = self.use_time(most, took - s[0], even_product)
+            t, j, s, e = self.looked
+        d["wa"] = lay.entries(g["T"]) - took
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
             d["sigma"] = even_product / d["wd"]
@@ -221,18 +223,23 @@ class _Iteration:
         """Return the seconds of uploads, (D,)."""
         return self.layout.uploads(self.d["x"], False)[0][0]
 
-    def use_time(self, most: FloatArray) -> None:
-        """Lower the settings to where the entries take as long as the slowest one of their group."""
+    def use_time(self, most: FloatArray, before_s: FloatArray, product: FloatArray) -> FloatArray:
+        """Move the settings to where the slacks' and the prices' products are even, and return the seconds."""
         d, lay = self.d, self.layout
-        before_s = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
-        s, _ = lay.computes(d["u"])
-        left = lay.entries(np.maximum(lay.total(before_s + s[0], np.maximum), self.g["floor"])) - before_s
-        for _ in range(3):
-            move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
-            d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
+        left = lay.entries(self.g["T"]) - before_s
+        for _ in range(NUSE):
             s, e = lay.computes(d["u"])
-        price = np.maximum(np.minimum(e[1] / np.maximum(-s[1], TINY), d["theta"]), 1e-6 * d["theta"])
+            spare = np.log(lay.most / d["u"])
+            push = np.maximum(e[1], 0.0) + product / spare
+            part = product / push
+            slope = 1 + part / (1 + part) * (product / spare**2 - e[2] * s[0] / s[1]) / push
+            move = np.log(left / (1 + part) / s[0]) * s[0] / s[1] / np.maximum(slope, 1.0)
+            d["u"] = np.minimum(d["u"] * np.exp(np.clip(np.nan_to_num(move), -20.0, 4.0)), most)
+        self.look()
+        took = before_s + self.looked[2][0]
+        price = product / np.maximum(lay.entries(self.g["T"]) - took, TINY)
         d["theta"] = price * lay.entries(self.g["weight"] / lay.total(price))
+        return np.asarray(took)
 
     def look(self) -> None:
         """Ask the parts about the present point."""
