@@ -31,9 +31,6 @@ TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
-import os as _os
-AGAIN = int(_os.environ.get("AGAIN", "1"))
-PROD=float(_os.environ.get("PROD","0.1")); NUSE=int(_os.environ.get("NUSE","4"))
 TINY = float(np.finfo(np.float64).tiny)
 
 Columns = dict[str, FloatArray]
@@ -114,7 +111,7 @@ class _Iteration:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.05 if start is None else 0.002
+        margin = 0.02 if start is None else 0.002
         most = lay.most * np.exp(-margin)
         even = lay.entries(g["weight"] / devices)
         d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
@@ -141,7 +138,7 @@ class _Iteration:
         t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
         g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
-        product = PROD * margin * g["weight"] * g["T"] / devices
+        product = 0.1 * margin * g["weight"] * g["T"] / devices
         even_product = lay.entries(product)
         if start is None and self.settings:
             took = self.use_time(most, took - s[0], even_product)
@@ -167,30 +164,25 @@ class _Iteration:
     def follow_prices(self, most: FloatArray) -> None:
         """Move the settings to where a second costs the entries' prices."""
         d = self.d
-        for _ in range(8):
+        for _ in range(2):
             s, e = self.layout.computes(d["u"])
             slope = e[2] / e[1] - s[2] / s[1]
             move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
             move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
-            last, d["u"] = d["u"], np.minimum(d["u"] * np.exp(move), most)
-            if not (np.abs(np.log(d["u"] / last)) > 0.3).any():
-                break
+            d["u"] = np.minimum(d["u"] * np.exp(move), most)
 
     def share_out(self) -> None:
         """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
         d, lay = self.d, self.layout
         computing_s = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
         longest = np.maximum.reduceat(computing_s, lay.first)
-        for _ in range(4):
-            work = d["x"] * self.seconds()
-            extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
-            for _ in range(5):
-                shares = work / ((extra + longest)[lay.node] - computing_s)
-                total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
-                extra = extra + (total - 1) / slope
-            last, d["x"] = d["x"], shares / total[lay.node]
-            if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
-                break
+        work = d["x"] * lay.uploads(d["x"], False)[0][0]
+        extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
+        for _ in range(5):
+            shares = work / ((extra + longest)[lay.node] - computing_s)
+            total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
+            extra = extra + (total - 1) / slope
+        d["x"] = shares / total[lay.node]
 
     def price_time(self) -> None:
         """Move the prices of time to where the present shares would be the best, but not far down."""
@@ -205,29 +197,23 @@ class _Iteration:
         d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
     def share_again(self) -> None:
-        """Move the shares to where one costs each entry what it is worth at the present prices of time."""
+        """Move the shares to where one costs each entry what it is worth at the prices of time, by power laws."""
         d, lay = self.d, self.layout
-        for _ in range(AGAIN):
-            (_, tp, tpp), (_, jp, jpp) = lay.uploads(d["x"], True)
-            worth = np.maximum(-jp - d["theta"] * tp, TINY)
-            bend = worth / (np.maximum(jpp - jp, 0.0) + d["theta"] * np.maximum(tpp - tp, 0.0) + TINY)
-            shares = d["x"] * (worth / d["x"])**bend
-            scale = np.zeros(len(lay.first))
-            for _ in range(5):
-                moved = shares * np.exp(-bend * scale[lay.node])
-                total, slope = np.add.reduceat(np.array([moved, moved * bend]), lay.first, axis=-1)
-                scale = scale + np.log(total) * total / slope
-            d["x"] = moved / total[lay.node]
-
-    def seconds(self) -> FloatArray:
-        """Return the seconds of uploads, (D,)."""
-        return self.layout.uploads(self.d["x"], False)[0][0]
+        (_, tp, tpp), (_, jp, jpp) = lay.uploads(d["x"], True)
+        worth = np.maximum(-jp - d["theta"] * tp, TINY)
+        bend = worth / (np.maximum(jpp - jp, 0.0) + d["theta"] * np.maximum(tpp - tp, 0.0) + TINY)
+        shares, price = d["x"] * (worth / d["x"]) ** bend, np.zeros(len(lay.first))
+        for _ in range(4):
+            moved = shares * np.exp(-bend * price[lay.node])
+            total, slope = np.add.reduceat(np.array([moved, moved * bend]), lay.first, axis=-1)
+            price = price + np.log(total) * total / slope
+        d["x"] = moved / total[lay.node]
 
     def use_time(self, most: FloatArray, before_s: FloatArray, product: FloatArray) -> FloatArray:
         """Move the settings to where the slacks' and the prices' products are even, and return the seconds."""
         d, lay = self.d, self.layout
-        left = lay.entries(self.g["T"]) - before_s
-        for _ in range(NUSE):
+        left, first = lay.entries(self.g["T"]) - before_s, d["u"]
+        for _ in range(2):
             s, e = lay.computes(d["u"])
             spare = np.log(lay.most / d["u"])
             push = np.maximum(e[1], 0.0) + product / spare
@@ -235,6 +221,7 @@ class _Iteration:
             slope = 1 + part / (1 + part) * (product / spare**2 - e[2] * s[0] / s[1]) / push
             move = np.log(left / (1 + part) / s[0]) * s[0] / s[1] / np.maximum(slope, 1.0)
             d["u"] = np.minimum(d["u"] * np.exp(np.clip(np.nan_to_num(move), -20.0, 4.0)), most)
+        d["u"] = np.where(lay.computes(d["u"])[0][0] < left, d["u"], first)
         self.look()
         took = before_s + self.looked[2][0]
         price = product / np.maximum(lay.entries(self.g["T"]) - took, TINY)
