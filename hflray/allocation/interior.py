@@ -28,6 +28,7 @@ from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
+MARGIN = 0.02  # of the first point from its constraints
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
@@ -43,7 +44,6 @@ def minimise(
     floor: FloatArray,
     together: bool,
     share: FloatArray | None = None,
-    start: Iterate | None = None,
     tol: float = TOL,
 ) -> Iterate:
     """Return the optimum of edges that all have devices.
@@ -55,26 +55,25 @@ def minimise(
         floor: the least deadline of each group, (G,), s.
         together: whether all edges are one group.
         share: the shares, (D,), if they are given.
-        start: a point near the optimum.
         tol: largest relative gap and violation.
     """
 
-    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Iterate | None) -> Iterate:
+    def alone(edges: Edges, index: Any, share: FloatArray | None) -> Iterate:
         at, groups = index
         problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
         with np.errstate(all="ignore"):
-            return problem.run(start)
+            return problem.run()
 
     threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
     if together or threads <= 1:
-        return alone(edges, (slice(None), slice(None)), share, start)
+        return alone(edges, (slice(None), slice(None)), share)
     cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))
     pieces = []
     for i, j in pairwise(cuts.tolist()):
         first, last = int(edges.node[i]), int(edges.node[j - 1]) + 1
         at, groups = slice(i, j), slice(first, last)
         part = edges.part(at, edges.node[at] - first, last - first, edges.weight[groups])
-        pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
+        pieces.append((part, (at, groups), None if share is None else share[at]))
     with ThreadPoolExecutor(threads) as pool:
         points = list(pool.map(alone, *zip(*pieces, strict=True)))
     names = [field.name for field in fields(Iterate)]
@@ -107,40 +106,30 @@ class _Iteration:
         self.g: Columns = {"weight": weight, "floor": floor}
         self.e: Columns = {}
 
-    def begin(self, start: Iterate | None) -> None:
+    def begin(self) -> None:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.02 if start is None else 0.002
-        most = lay.most * np.exp(-margin)
-        even = lay.entries(g["weight"] / devices)
-        d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
-        if start is None:
-            if self.settings:
-                d["u"] = most * np.exp(-0.5)
-                self.follow_prices(most)
-            if self.shares:
-                d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
-                self.share_out()
-                self.price_time()
-                self.share_again()
-        else:
-            price = np.maximum(start.time_price, 1e-3 * even)
-            d["theta"] = price * lay.entries(g["weight"] / lay.total(price))
-            d["u"] = np.minimum(start.setting, most)
-            if self.shares:
-                d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
-                self.share_out()
-                self.price_time()
+        most = lay.most * np.exp(-MARGIN)
+        d["theta"], d["u"] = lay.entries(g["weight"] / devices), np.full(n, np.nan)
+        d["x"], d["rho"], d["nu"] = np.ones(n) if self.fixed is None else self.fixed, np.zeros(n), np.zeros(n)
+        if self.settings:
+            d["u"] = most * np.exp(-0.5)
+            self.follow_prices(most)
         if self.shares:
-            d["x"] = d["x"] * (1 - margin / 2)
+            d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
+            self.share_out()
+            self.price_time()
+            self.share_again()
+        if self.shares:
+            d["x"] = d["x"] * (1 - MARGIN / 2)
         self.look()
         t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
-        g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
-        product = 0.1 * margin * g["weight"] * g["T"] / devices
+        g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + MARGIN)
+        product = 0.1 * MARGIN * g["weight"] * g["T"] / devices
         even_product = lay.entries(product)
-        if start is None and self.settings:
+        if self.settings:
             took = self.use_time(most, took - s[0], even_product)
             t, j, s, e = self.looked
         d["wa"] = lay.entries(g["T"]) - took
@@ -156,9 +145,9 @@ class _Iteration:
             d["nu"] = np.where(np.isfinite(d["most_j"]), even_product / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
-            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
-            self.e["mu"] = np.maximum(price, TINY) if start is None else np.maximum(start.share_price, 1e-6 * price)
-            self.e["we"] = np.full(len(self.edge_at), margin / 2)
+            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - MARGIN / 2)
+            self.e["mu"] = np.maximum(price, TINY)
+            self.e["we"] = np.full(len(self.edge_at), MARGIN / 2)
         self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
 
     def follow_prices(self, most: FloatArray) -> None:
@@ -232,12 +221,12 @@ class _Iteration:
         """Ask the parts about the present point."""
         self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
-    def run(self, start: Iterate | None) -> Iterate:
+    def run(self) -> Iterate:
         """Iterate until every group has ended, and return where."""
         count = len(self.g["weight"])
-        columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
+        columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta", "rho", "nu")}
         mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
-        self.begin(start)
+        self.begin()
         ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
@@ -259,7 +248,7 @@ class _Iteration:
                 ended = ended[~ended]
             self.step()
             self.look()
-        return Iterate(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
+        return Iterate(*columns.values(), mu, deadline, converged)
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""

@@ -60,6 +60,20 @@ class Edges:
         """Return the seconds and the joules, (D,), of computing with these settings, (D,)."""
         return self.compute.run(setting, self.device, self.work)
 
+    def least_j(self, seconds: FloatArray) -> FloatArray:
+        """Return the least joules, (D,), of computing within some seconds, (D,); infinite where these are too few."""
+        if self.compute.has_setting:
+            known = self.compute.least_j(seconds, self.device, self.work)
+            if known is not None:
+                return known
+            setting = setting_for(self, 0, seconds)
+            late = ~np.isfinite(setting)
+            used = self.run(np.where(late, 1.0, setting))[1]
+        else:
+            took, used = self.run(np.ones(len(seconds)))
+            late = ~(took <= seconds)
+        return np.where(late, np.inf, used)
+
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
@@ -69,6 +83,7 @@ class Iterate:
         share: of each entry, (D,).
         setting: of each entry, (D,).
         time_price: what a second less of each entry alone would save, (D,), J/s.
+        late_price, energy_price: what a second more of `most_s`, J/s, and a joule more of `most_j` would save, (D,).
         share_price: μ of each edge, (E,), J.
         deadline_s: T of each group, (G,), s.
         converged: of each group, (G,).
@@ -77,16 +92,11 @@ class Iterate:
     share: FloatArray
     setting: FloatArray
     time_price: FloatArray
+    late_price: FloatArray
+    energy_price: FloatArray
     share_price: FloatArray
     deadline_s: FloatArray
     converged: BoolArray
-
-    def part(self, entries: Any, groups: Any) -> Iterate:
-        """Return the point of some edges, each of which is a group."""
-        return Iterate(
-            self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
-            self.deadline_s[groups], self.converged[groups],
-        )  # fmt: skip
 
 
 class Layout:
@@ -139,3 +149,41 @@ def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> t
             value, first = value + away * (first + away / 2 * second), first + away * second
         answers.append((value, first, second))
     return answers[0], answers[1]
+
+
+def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
+    """Return the settings, (D,), at which computing takes `target` seconds (answer 0) or joules (answer 1).
+
+    A secant in logarithms, which is exact for a power law, between bounds that a bisection narrows.
+
+    Returns:
+        Infinity where even the largest setting takes more seconds; the largest where it takes fewer joules; 0 where
+        no setting is slow enough for these joules, and a setting near 0 where none is slow enough for these seconds.
+    """
+    most = np.log(edges.compute.most(edges.device))
+    sign = -1.0 if answer == 0 else 1.0
+    with np.errstate(all="ignore"):
+        goal = np.log(target)
+
+        def value(at: FloatArray) -> FloatArray:
+            return np.asarray(sign * (np.log(edges.run(np.exp(at))[answer]) - goal))
+
+        low, high = most - 70.0, most.copy()
+        top, bottom = value(high), value(low)
+        x0, f0, x1, at = high, top, high - 0.5, high
+        for _ in range(70):
+            x1 = np.where((x1 >= low) & (x1 <= high), x1, (low + high) / 2)
+            f1 = value(x1)
+            high, low = np.where(f1 >= 0, x1, high), np.where(f1 <= 0, x1, low)
+            at = x1
+            if not ((np.abs(f1) > 1e-12) & (high - low > 1e-14)).any():
+                break
+            slope = (f1 - f0) / (x1 - x0)
+            x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
+            x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
+        answer_at = np.exp(at)
+        if answer == 0:
+            answer_at = np.where(top < -1e-9, np.inf, answer_at)  # even the largest setting is too slow
+            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), answer_at), np.inf))
+        answer_at = np.where(top <= 0, np.exp(most), answer_at)
+        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, answer_at))

@@ -371,15 +371,6 @@ def test_a_users_access_and_a_built_in_one_agree():
     np.testing.assert_allclose(solve(edges).objective, twice.objective, rtol=1e-8)
 
 
-@pytest.mark.parametrize(("access", "compute"), PAIRS)
-def test_a_start_leads_to_the_same_optimum(access, compute):
-    rng = np.random.default_rng(4)
-    edges = problem(rng, [0, 3, 9, 1], access, compute)
-    cold = solve(edges)
-    near = replace(edges, link=replace(edges.link, gain=edges.link.gain * rng.uniform(0.5, 2, 13)))
-    np.testing.assert_allclose(solve(near, cold).objective, solve(near).objective, rtol=1e-8)
-
-
 def test_an_edge_without_devices_and_a_deadline_that_another_edge_sets():
     edges = problem(np.random.default_rng(1), [0, 0], Fdma(), Dvfs())
     solved = solve(edges)
