@@ -99,7 +99,7 @@ class _Iteration:
         self.settings = edges.compute.has_setting
         self.late = bool(np.isfinite(edges.most_s).any())
         self.hungry = bool(np.isfinite(edges.most_j).any())
-        self.layout = Layout(edges, edges.node, np.arange(len(edges.node)), together)
+        self.layout = Layout(edges, edges.node, slice(None), together)
         self.at = np.arange(len(edges.node))  # the entries that are left
         self.edge_at = np.arange(edges.count)
         self.d: Columns = {"before": edges.before_s, "shift": shift, "most_s": edges.most_s, "most_j": edges.most_j}
@@ -153,17 +153,16 @@ class _Iteration:
     def follow_prices(self, most: FloatArray) -> None:
         """Move the settings to where a second costs the entries' prices."""
         d = self.d
-        for _ in range(2):
-            s, e = self.layout.computes(d["u"])
-            slope = e[2] / e[1] - s[2] / s[1]
-            move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
-            move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
-            d["u"] = np.minimum(d["u"] * np.exp(move), most)
+        s, e = self.layout.computes(d["u"])
+        slope = e[2] / e[1] - s[2] / s[1]
+        move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
+        move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
+        d["u"] = np.minimum(d["u"] * np.exp(move), most)
 
     def share_out(self) -> None:
         """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
         d, lay = self.d, self.layout
-        computing_s = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        computing_s = d["before"] + d["shift"] + lay.computes(d["u"], False)[0][0]
         longest = np.maximum.reduceat(computing_s, lay.first)
         work = d["x"] * lay.uploads(d["x"], False)[0][0]
         extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
@@ -202,17 +201,19 @@ class _Iteration:
         """Move the settings to where the slacks' and the prices' products are even, and return the seconds."""
         d, lay = self.d, self.layout
         left, first = lay.entries(self.g["T"]) - before_s, d["u"]
+        uploads, s, e = self.looked[:2], *self.looked[2:]
         for _ in range(2):
-            s, e = lay.computes(d["u"])
             spare = np.log(lay.most / d["u"])
             push = np.maximum(e[1], 0.0) + product / spare
             part = product / push
             slope = 1 + part / (1 + part) * (product / spare**2 - e[2] * s[0] / s[1]) / push
             move = np.log(left / (1 + part) / s[0]) * s[0] / s[1] / np.maximum(slope, 1.0)
             d["u"] = np.minimum(d["u"] * np.exp(np.clip(np.nan_to_num(move), -20.0, 4.0)), most)
-        d["u"] = np.where(lay.computes(d["u"])[0][0] < left, d["u"], first)
-        self.look()
-        took = before_s + self.looked[2][0]
+            s, e = lay.computes(d["u"])
+        if not (early := s[0] < left).all():
+            d["u"] = np.where(early, d["u"], first)
+            s, e = lay.computes(d["u"])
+        self.looked, took = (*uploads, s, e), before_s + s[0]
         price = product / np.maximum(lay.entries(self.g["T"]) - took, TINY)
         d["theta"] = price * lay.entries(self.g["weight"] / lay.total(price))
         return np.asarray(took)
@@ -252,7 +253,7 @@ class _Iteration:
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
-        going, entries = ~ended, ~ended[self.layout.node]
+        going, entries = ~ended, np.flatnonzero(~ended[self.layout.node])
         self.d = {name: column[entries] for name, column in self.d.items()}
         t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
         self.looked = t, j, s, e

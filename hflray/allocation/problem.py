@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 
@@ -63,9 +64,9 @@ class Edges:
     def least_j(self, seconds: FloatArray) -> FloatArray:
         """Return the least joules, (D,), of computing within some seconds, (D,); infinite where these are too few."""
         if self.compute.has_setting:
-            known = self.compute.least_j(seconds, self.device, self.work)
+            known = closed_form(self.compute, "least_j", "run")
             if known is not None:
-                return known
+                return cast(FloatArray, known(seconds, self.device, self.work))
             setting = setting_for(self, 0, seconds)
             late = ~np.isfinite(setting)
             used = self.run(np.where(late, 1.0, setting))[1]
@@ -102,12 +103,15 @@ class Iterate:
 class Layout:
     """Which entries belong to which edge and group, and what parts say around their shares and settings."""
 
-    def __init__(self, edges: Edges, node: IntArray, entries: IntArray, together: bool) -> None:
+    def __init__(self, edges: Edges, node: IntArray, entries: Any, together: bool) -> None:
         self.edges, self.node, self.together = edges, node, together
         self.first = np.flatnonzero(np.diff(node, prepend=-1))
-        three = np.tile(entries, 3)
-        self.link, self.device, self.work = edges.link.take(three), edges.device.take(three), edges.work.take(three)
-        self.most = edges.compute.most(edges.device.take(entries)) if edges.compute.has_setting else np.ones(len(node))
+        self.link, self.device, self.work = edges.link.take(entries), edges.device.take(entries), edges.work.take(entries)
+        self.most = edges.compute.most(self.device) if edges.compute.has_setting else np.ones(len(node))
+        self.forms = (
+            closed_form(edges.access, "derivatives", "upload"),
+            closed_form(edges.compute, "derivatives", "run") if edges.compute.has_setting else None,
+        )
 
     def group(self, values: Any, reduce: Any = np.add) -> Any:
         """Return the sums, (..., G), over the edges, (..., E), of each group."""
@@ -121,34 +125,59 @@ class Layout:
         """Return the value of each entry's group, (D,)."""
         return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
 
+    @cached_property
+    def three(self) -> tuple[Link, Device, Work]:
+        """What the parts get thrice, for differences."""
+        index = np.tile(np.arange(len(self.node)), 3)
+        return self.link.take(index), self.device.take(index), self.work.take(index)
+
     def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
         access, bits = self.edges.access, self.edges.bits
-        return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
+        if not derive:
+            return _constant(access.upload(share, self.link, bits), share)
+        if self.forms[0] is not None:
+            return cast(tuple[Rows, Rows], self.forms[0](share, self.link, bits))
+        return _differences(lambda x: access.upload(x, self.three[0], bits), share, np.ones_like(share))
 
-    def computes(self, setting: FloatArray) -> tuple[Rows, Rows]:
+    def computes(self, setting: FloatArray, derive: bool = True) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
         compute = self.edges.compute
-        run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
-        return _derivatives(run, setting, self.most, compute.has_setting)
+        if not (derive and compute.has_setting):
+            return _constant(compute.run(setting, self.device, self.work), setting)
+        if self.forms[1] is not None:
+            return cast(tuple[Rows, Rows], self.forms[1](setting, self.device, self.work))
+        return _differences(lambda u: compute.run(u, *self.three[1:]), setting, self.most)
 
 
-def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+def closed_form(part: Any, name: str, values: str) -> Any:
+    """Return a part's optional method, or None; one that a subclass inherits does not tell of its own values."""
+    for owner in type(part).__mro__:
+        if name in vars(owner):
+            return getattr(part, name)
+        if values in vars(owner):
+            break
+    return None
+
+
+def _constant(answers: Any, at: FloatArray) -> tuple[Rows, Rows]:
+    zero = np.zeros(len(at))
+    seconds, joules = (np.asarray(answer, dtype=np.float64) for answer in answers)
+    return (seconds, zero, zero), (joules, zero, zero)
+
+
+def _differences(part: Any, at: FloatArray, most: FloatArray) -> tuple[Rows, Rows]:
     """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
-    if not derive:
-        zero = np.zeros(len(at))
-        seconds, joules = (np.asarray(answer, dtype=np.float64)[: len(at)] for answer in part(np.tile(at, 3)))
-        return (seconds, zero, zero), (joules, zero, zero)
     centre = np.minimum(at, most * np.exp(-STEP))
     away = np.log(at / centre) if (centre < at).any() else None
-    answers: list[Rows] = []
+    rows: list[Rows] = []
     for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
         low, value, high = np.reshape(answer, (3, -1))
         first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
         if away is not None:
             value, first = value + away * (first + away / 2 * second), first + away * second
-        answers.append((value, first, second))
-    return answers[0], answers[1]
+        rows.append((value, first, second))
+    return rows[0], rows[1]
 
 
 def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:

@@ -99,6 +99,10 @@ class Access(ABC):
     Seconds fall in the share, and joules do not rise; both are convex in it. The allocator relies on this, and
     ``hflray check`` tries it.
 
+    An optional method ``derivatives(share, link, bits)`` returns seconds and joules, and the first and the second
+    derivatives of each by the logarithm of the share, ``(t, t1, t2), (e, e1, e2)``, without which the allocator takes
+    differences, in half as much time again.
+
     Attributes:
         shared: whether the shares of a node's devices add up to 1 at most; otherwise what one sends takes nothing from
             the others, and each has the share 1.
@@ -137,6 +141,9 @@ class Access(ABC):
 class Compute(ABC):
     """How devices compute.
 
+    Optional methods make the allocator faster: ``derivatives(setting, device, work)`` as that of `Access`, and
+    ``least_j(seconds, device, work)``, the least joules within some seconds, infinite where none suffice.
+
     Attributes:
         has_setting: whether a setting is chosen for each device, from above 0 to `most`. Seconds fall in it, joules do
             not fall, and the least joules within some seconds are convex in these.
@@ -161,13 +168,6 @@ class Compute(ABC):
     @abstractmethod
     def run(self, setting: FloatArray, device: Device, work: Work) -> tuple[FloatArray, FloatArray]:
         """Return seconds, (n,), and joules, (n,), of an edge iteration with these settings, (n,)."""
-
-    def least_j(self, seconds: FloatArray, device: Device, work: Work) -> FloatArray | None:
-        """Return the least joules within some seconds, (n,), infinite where none suffice; None: the allocator searches.
-
-        A closed form makes whole blocks some times faster.
-        """
-        return None
 
     def most(self, device: Device) -> FloatArray:
         """Return the largest setting of each device, (n,): by default its largest frequency, Hz."""
