@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -125,12 +124,6 @@ class Layout:
         """Return the value of each entry's group, (D,)."""
         return np.broadcast_to(of_groups, self.node.shape) if self.together else of_groups[self.node]
 
-    @cached_property
-    def three(self) -> tuple[Link, Device, Work]:
-        """What the parts get thrice, for differences."""
-        index = np.tile(np.arange(len(self.node)), 3)
-        return self.link.take(index), self.device.take(index), self.work.take(index)
-
     def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
         access, bits = self.edges.access, self.edges.bits
@@ -138,7 +131,7 @@ class Layout:
             return _constant(access.upload(share, self.link, bits), share)
         if self.forms[0] is not None:
             return cast(tuple[Rows, Rows], self.forms[0](share, self.link, bits))
-        return _differences(lambda x: access.upload(x, self.three[0], bits), share, np.ones_like(share))
+        return _differences(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share))
 
     def computes(self, setting: FloatArray, derive: bool = True) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
@@ -147,7 +140,7 @@ class Layout:
             return _constant(compute.run(setting, self.device, self.work), setting)
         if self.forms[1] is not None:
             return cast(tuple[Rows, Rows], self.forms[1](setting, self.device, self.work))
-        return _differences(lambda u: compute.run(u, *self.three[1:]), setting, self.most)
+        return _differences(lambda u: compute.run(u, self.device, self.work), setting, self.most)
 
 
 def closed_form(part: Any, name: str, values: str) -> Any:
@@ -171,8 +164,7 @@ def _differences(part: Any, at: FloatArray, most: FloatArray) -> tuple[Rows, Row
     centre = np.minimum(at, most * np.exp(-STEP))
     away = np.log(at / centre) if (centre < at).any() else None
     rows: list[Rows] = []
-    for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
-        low, value, high = np.reshape(answer, (3, -1))
+    for low, value, high in zip(part(centre * np.exp(-STEP)), part(centre), part(centre * np.exp(STEP)), strict=True):
         first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
         if away is not None:
             value, first = value + away * (first + away / 2 * second), first + away * second
