@@ -107,10 +107,7 @@ class Layout:
         self.first = np.flatnonzero(np.diff(node, prepend=-1))
         self.link, self.device, self.work = edges.link.take(entries), edges.device.take(entries), edges.work.take(entries)
         self.most = edges.compute.most(self.device) if edges.compute.has_setting else np.ones(len(node))
-        self.forms = (
-            closed_form(edges.access, "derivatives", "upload"),
-            closed_form(edges.compute, "derivatives", "run") if edges.compute.has_setting else None,
-        )
+        self.form = closed_form(edges.compute, "derivatives", "run")
 
     def group(self, values: Any, reduce: Any = np.add) -> Any:
         """Return the sums, (..., G), over the edges, (..., E), of each group."""
@@ -129,8 +126,6 @@ class Layout:
         access, bits = self.edges.access, self.edges.bits
         if not derive:
             return _constant(access.upload(share, self.link, bits), share)
-        if self.forms[0] is not None:
-            return cast(tuple[Rows, Rows], self.forms[0](share, self.link, bits))
         return _differences(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share))
 
     def computes(self, setting: FloatArray, derive: bool = True) -> tuple[Rows, Rows]:
@@ -138,8 +133,8 @@ class Layout:
         compute = self.edges.compute
         if not (derive and compute.has_setting):
             return _constant(compute.run(setting, self.device, self.work), setting)
-        if self.forms[1] is not None:
-            return cast(tuple[Rows, Rows], self.forms[1](setting, self.device, self.work))
+        if self.form is not None:
+            return cast(tuple[Rows, Rows], self.form(setting, self.device, self.work))
         return _differences(lambda u: compute.run(u, self.device, self.work), setting, self.most)
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from hflray.config.options import whole
 from hflray.physics.base import Access, Link
 from hflray.physics.equations import upload_delay_s, upload_energy_j
 from hflray.support.arrays import FloatArray
 
-Rows = tuple[FloatArray, FloatArray, FloatArray]
 MOST_BLOCKS = 10_000
 
 
@@ -22,16 +19,6 @@ class Fdma(Access):
         """Return z / η(xB) s, and p times as many joules."""
         delay_s = upload_delay_s(bits, link.rate_bps(share * link.bandwidth_hz))
         return delay_s, upload_energy_j(link.power_w, delay_s)
-
-    def derivatives(self, share: FloatArray, link: Link, bits: float) -> tuple[Rows, Rows]:
-        """Return the upload with its derivatives by log x."""
-        delay_s = self.upload(share, link, bits)[0]
-        snr = link.gain * link.power_w / (link.noise_w_per_hz * link.bandwidth_hz * share)
-        part = snr / (1 + snr)
-        lost = part / np.log1p(snr)  # of a larger share to noise
-        first = (lost - 1) * delay_s
-        second = ((lost - 1) ** 2 + lost * (lost + part - 1)) * delay_s
-        return (delay_s, first, second), (link.power_w * delay_s, link.power_w * first, link.power_w * second)
 
     def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """Return η(xB) and p."""
@@ -58,11 +45,6 @@ class Tdma(Access):
         """Return z / (xR) s, and p z / R joules, of a device that sends at R for a part x of the time."""
         alone_s = upload_delay_s(bits, link.rate_bps())
         return alone_s / share, upload_energy_j(link.power_w, alone_s)
-
-    def derivatives(self, share: FloatArray, link: Link, bits: float) -> tuple[Rows, Rows]:
-        """Return the upload with its derivatives by log x."""
-        (delay_s, energy_j), zero = self.upload(share, link, bits), np.zeros_like(share)
-        return (delay_s, -delay_s, delay_s), (energy_j, zero, zero)
 
     def bandwidth_hz(self, share: FloatArray, link: Link) -> FloatArray:
         """Return all of the bandwidth."""

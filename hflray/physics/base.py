@@ -99,10 +99,6 @@ class Access(ABC):
     Seconds fall in the share, and joules do not rise; both are convex in it. The allocator relies on this, and
     ``hflray check`` tries it.
 
-    An optional method ``derivatives(share, link, bits)`` returns seconds and joules, and the first and the second
-    derivatives of each by the logarithm of the share, ``(t, t1, t2), (e, e1, e2)``, without which the allocator takes
-    differences, in half as much time again.
-
     Attributes:
         shared: whether the shares of a node's devices add up to 1 at most; otherwise what one sends takes nothing from
             the others, and each has the share 1.
@@ -141,8 +137,9 @@ class Access(ABC):
 class Compute(ABC):
     """How devices compute.
 
-    Optional methods make the allocator faster: ``derivatives(setting, device, work)`` as that of `Access`, and
-    ``least_j(seconds, device, work)``, the least joules within some seconds, infinite where none suffice.
+    Optional methods make the allocator faster: ``least_j(seconds, device, work)`` returns the least joules within some
+    seconds, (n,), infinite where none suffice; ``derivatives(setting, device, work)`` returns ``(s, s1, s2), (e, e1,
+    e2)``, the seconds, the joules and their first and second derivatives by the logarithm of the setting.
 
     Attributes:
         has_setting: whether a setting is chosen for each device, from above 0 to `most`. Seconds fall in it, joules do

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.physics.access import Rows
 from hflray.physics.base import Compute, Device, Work
 from hflray.physics.equations import compute_delay_s, compute_energy_j
 from hflray.support.arrays import FloatArray
@@ -21,7 +20,7 @@ class Dvfs(Compute):
         delay_s = compute_delay_s(iterations, device.cycles_per_sample, data, setting)
         return delay_s, compute_energy_j(device.capacitance, iterations, device.cycles_per_sample, data, setting)
 
-    def derivatives(self, setting: FloatArray, device: Device, work: Work) -> tuple[Rows, Rows]:
+    def derivatives(self, setting: FloatArray, device: Device, work: Work) -> tuple[tuple[FloatArray, ...], ...]:
         """Return the computing with its derivatives by log f."""
         delay_s, energy_j = self.run(setting, device, work)
         return (delay_s, -delay_s, delay_s), (energy_j, 2 * energy_j, 4 * energy_j)
