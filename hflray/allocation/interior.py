@@ -148,7 +148,9 @@ class _Iteration:
             price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - MARGIN / 2)
             self.e["mu"] = np.maximum(price, TINY)
             self.e["we"] = np.full(len(self.edge_at), MARGIN / 2)
-        self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
+        g["pairs"] = (1 + self.settings + self.late + self.hungry) * devices + 1
+        if self.shares:
+            g["pairs"] = g["pairs"] + lay.group(np.ones(len(self.edge_at)))
 
     def follow_prices(self, most: FloatArray) -> None:
         """Move the settings to where a second costs the entries' prices."""
@@ -269,10 +271,10 @@ class _Iteration:
         (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
         energy_price: Any = 1.0
         pi = d["theta"]
-        took, used = d["before"] + t + s, j + e
-        d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
+        took, used, deadline = d["before"] + t + s, j + e, lay.entries(g["T"])
+        d["ra"] = took + d["shift"] + d["wa"] - deadline
         d["way"] = su
-        violation = (d["ra"] - d["wa"]) / lay.entries(g["T"])
+        violation = (d["ra"] - d["wa"]) / deadline
         product, unmet = d["theta"] * d["wa"], d["theta"] * np.abs(d["ra"])
         if self.late:
             pi = pi + d["rho"]
@@ -290,10 +292,11 @@ class _Iteration:
         if self.shares:
             # What a share is worth over what it costs: their logarithms are linear in log x for a power law.
             worth = np.maximum(-(energy_price * jp + pi * tp), TINY)
-            priced = e_["mu"][lay.node] * d["x"]
+            price = e_["mu"][lay.node]
+            priced = price * d["x"]
             curved = energy_price * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
             d["gp"] = worth * np.log(priced / worth)
-            d["xm"] = worth / e_["mu"][lay.node]
+            d["xm"] = worth / price
             d["hp"] = curved + 1e-12 * priced + TINY
             scale = np.abs(priced - worth)
         if self.settings:
@@ -301,7 +304,6 @@ class _Iteration:
             d["hu"] = energy_price * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (
                 np.maximum(-bend, 0.0) + 1 / d["wd"]
             )
-            d["hu"] = d["hu"] + 1e-12 * (energy_price * np.abs(eu) + pi * np.abs(su)) + TINY
             # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
             # their logarithms, in which a power law is linear, and not in them.
             seconds_price = np.maximum(energy_price * eu + d["sigma"], TINY)
@@ -311,20 +313,17 @@ class _Iteration:
             # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
             way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
-            d["hu"], d["gu"] = ratio * d["hu"], -ratio * seconds_price * np.log(ratio)
+            d["hu"], d["gu"] = ratio * (d["hu"] + 1e-12 * seconds_price), -ratio * seconds_price * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
-        pairs = (1 + self.pairs) * lay.total(zero + 1.0) + 1
         worst = lay.total(violation, np.maximum)
         if self.shares:
             e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
             g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
             worst = np.maximum(worst, lay.group(e_["re"] - e_["we"], np.maximum))
-            pairs = pairs + lay.group(np.ones(len(e_["re"])))
-        g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
         gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
         return np.asarray(
@@ -398,20 +397,21 @@ class _Iteration:
             out_e["mu"] = (r1 + s12 * step_t) / s11
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
-            theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
+            later = lay.entries(step_t)
+            theta = d["kappa"] * (h - d["c2"] * moved - later)
             p = p0 - d["qp"] * theta - d["pp"] * d["xm"] * moved
             u = u0 - d["qu"] * theta - d["up"] * d["xm"] * moved
         else:
             step_t = (r2 + lay.total(kh)) / s22
-            theta = d["kappa"] * (h - lay.entries(step_t))
+            later = lay.entries(step_t)
+            theta = d["kappa"] * (h - later)
             p, u = p0, u0 - d["qu"] * theta
-        took = tp * p + su * u
         out: Columns = {"p": p, "u": u, "theta": theta}
-        out["wa"] = lay.entries(step_t) - tp * p - d["way"] * u - d["ra"]
+        out["wa"] = later - tp * p - d["way"] * u - d["ra"]
         if self.settings:
             out["wd"], out["sigma"] = -u, (target["sigma"] + d["sigma"] * u) / d["wd"]
         if self.late:
-            out["wb"] = np.where(np.isfinite(d["most_s"]), -took - d["rb"], 0.0)
+            out["wb"] = np.where(np.isfinite(d["most_s"]), -(tp * p + su * u) - d["rb"], 0.0)
             out["rho"] = (target["rho"] - d["rho"] * out["wb"]) / d["wb"]
         if self.hungry:
             out["wc"] = np.where(np.isfinite(d["most_j"]), -(jp * p + eu * u) - d["rc"], 0.0)
