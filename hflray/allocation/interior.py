@@ -28,7 +28,7 @@ from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
-MARGIN = 0.02  # of the first point from its constraints
+MARGIN = 0.005  # of the first point from its constraints
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
