@@ -2,7 +2,10 @@
 
 With a deadline T, the joules of a device fall in its blocks, ever more slowly. The greedy choice, which gives the next
 block to whom it saves most, is therefore exact: V(T). The best T minimises V(T) + λT, which falls and rises many times.
-A search halves intervals of T and discards those whose bound is no better than the best T so far. Two bounds hold for
+
+The optimum of shares of any size bounds that from below, and its prices say how much each count costs a device more
+than its best share does. Counts that cost more than the gap to the best choice so far are left out. A search then
+divides intervals of T and discards those whose bound is no better than the best choice so far. Two bounds hold for
 an interval from T₁ to T₂: V(T₂) + λT₁, because V falls; and, because each count's joules are convex in T, the line
 through T₂ and a later deadline, which lies below them, for which the price of a block bounds the best counts.
 """
@@ -12,149 +15,157 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.interior import minimise
-from hflray.allocation.problem import Edges
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.allocation.problem import EdgeProblems, Iterate
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-CLOSE = 1e-8  # of the objective, by which another deadline may be better
+CLOSE = 2e-7  # of the objective, by which another deadline may be better
+MARGIN = 1e-6  # of the objective, for errors of the prices
 MOST_LEVELS, PIECES = 40, 4
 MOST_NUMBERS = 2_000_000  # of a table that is computed at once
+LATER = np.array([1, 1.003, 1.01, 1.03, 1.1, 1.3, 2, 5, 1e2, 1e4, 1e8])  # deadlines of the first choices
+NEAR = np.array([0.003, 0.01, 0.03, 0.1, 0.25, 0.5])  # ends of the first intervals, relative to the deadline
+FAR = np.array([2, 4, 16, 256, 1e4, np.inf])
 
 
-class _Node:
-    """The seconds and joules of the devices of one edge for each count of blocks, (n, k)."""
-
-    def __init__(self, edges: Edges, blocks: int) -> None:
-        n = len(edges.node)
-        self.blocks, self.most = blocks, blocks - n + 1
-        self.edges = edges
-        if self.most < 1:
-            return
-        share = np.tile(np.arange(1, self.most + 1) / blocks, n)
-        with np.errstate(all="ignore"):
-            seconds, joules = self.repeated(np.repeat(np.arange(n), self.most)).upload(share)
-        self.seconds, self.joules = seconds.reshape(n, -1), joules.reshape(n, -1)
-
-    def repeated(self, index: IntArray) -> Edges:
-        """Return the problem of these entries."""
-        return self.edges.part(index, np.zeros(len(index), dtype=np.intp), 1, self.edges.weight)
-
-    def costs(self, deadline: FloatArray) -> FloatArray:
-        """Return the least joules with each deadline and count, (g, n, k); infinite where a constraint is broken."""
-        from hflray.allocation.exact import setting_for
-
-        edges, n, count = self.edges, len(self.edges.node), len(deadline)
-        allowed = np.minimum(deadline[:, None], edges.most_s) - edges.before_s  # (g, n)
-        left = (allowed[:, :, None] - self.seconds).ravel()
-        repeated = self.repeated(np.tile(np.repeat(np.arange(n), self.most), count))
-        with np.errstate(all="ignore"):
-            if edges.compute.has_setting:
-                setting = setting_for(repeated, 0, left)
-                late = ~np.isfinite(setting)
-                used = repeated.run(np.where(late, 1.0, setting))[1]
-            else:
-                took, used = repeated.run(np.ones(len(left)))
-                late = ~(took <= left)
-            used = np.where(late, np.inf, used).reshape(count, n, -1) + self.joules
-        return np.where(used <= edges.most_j[:, None], used, np.inf)
-
-    def best(self, costs: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
-        """Return the least sums of costs, (g,), their counts of blocks, (g, n), and a lower bound on the sums, (g,)."""
-        g, n, _ = costs.shape
-        finite = np.isfinite(costs)
-        least = finite.argmax(axis=2)
-        spare = self.blocks - least.sum(axis=1) - n
-        possible = np.all(np.any(finite, axis=2), axis=1) & (spare >= 0)
-        costs, least, spare = costs[possible], least[possible], spare[possible]
-        with np.errstate(invalid="ignore"):
-            gains = costs[..., :-1] - costs[..., 1:]
-        within = np.arange(gains.shape[2]) >= least[..., None]
-        gains = np.minimum.accumulate(np.where(within, np.maximum(gains, 0.0), np.inf), axis=2)
-        gains = np.where(within, gains, -1.0).reshape(len(costs), n * (self.most - 1))
-        order = np.argsort(-gains, axis=1, kind="stable")
-        chosen = np.zeros(gains.shape, dtype=np.bool_)
-        np.put_along_axis(chosen, order, np.arange(gains.shape[1]) < spare[:, None], axis=1)
-        chosen &= gains >= 0
-        counts = least + chosen.reshape(len(costs), n, self.most - 1).sum(axis=2)
-        price = np.where(chosen, gains, np.inf).min(axis=1, initial=np.inf)
-        price = np.where(np.isfinite(price), price, np.maximum(gains.max(axis=1, initial=0.0), 0.0))
-        priced = costs + price[:, None, None] * np.arange(1, costs.shape[2] + 1)
-        values, bounds, all_counts = np.full(g, np.inf), np.full(g, np.inf), np.ones((g, n), dtype=np.intp)
-        values[possible] = np.take_along_axis(costs, counts[..., None], axis=2)[..., 0].sum(axis=1)
-        bounds[possible] = priced.min(axis=2).sum(axis=1) - price * self.blocks
-        all_counts[possible] = counts + 1
-        return values, all_counts, bounds
-
-
-def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool) -> FloatArray:
+def block_shares(
+    edges: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
+) -> FloatArray:
     """Return the best shares, (D,), of edges that all have entries; NaN where no shares keep the constraints.
 
     The arguments are those of `hflray.allocation.interior.minimise`, but for `shift`, which is of each edge, (E,), s.
     """
-    blocks = edges.access.blocks or 1
-    relaxed = minimise(edges, weight, shift[edges.node], floor, together)
-    parts = np.split(np.arange(len(edges.node)), np.flatnonzero(np.diff(edges.node)) + 1)
-    nodes = [_Node(edges.part(part, np.zeros(len(part), dtype=np.intp), 1, np.ones(1)), blocks) for part in parts]
-    groups = [range(len(nodes))] if together else [range(m, m + 1) for m in range(len(nodes))]
-    share = np.full(len(edges.node), np.nan)
-    for g, members in enumerate(groups):
-        if relaxed.converged[g] and all(nodes[m].most >= 1 for m in members):
-            deadline = float(relaxed.deadline_s[g])
-            counts_of = _search([nodes[m] for m in members], shift[list(members)], weight[g], floor[g], deadline)
-            for m, counts in zip(members, counts_of, strict=False):
-                share[parts[m]] = counts / blocks
-    return share
+    relaxed = minimise(edges, weight, shift[edges.node], floor, together, None, 1e-8)
+    with np.errstate(all="ignore"):
+        return _Search(edges, weight, shift, floor, relaxed).run()
 
 
-def _search(nodes: list[_Node], shift: FloatArray, weight: float, floor: float, relaxed: float) -> list[IntArray]:
-    """Return the best counts of each node, (n,), under one deadline, or an empty list if there are none."""
+class _Search:
+    """The search of G groups of edges. Tables hold N devices of each edge, some of which stand for none."""
 
-    def look(deadline: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray, list[IntArray]]:
-        """Return V, a lower bound on V + λT over the intervals of a width that end at the deadlines, and counts."""
-        size = max(1, MOST_NUMBERS // sum(node.most * len(node.edges.node) for node in nodes))
-        value, line = np.zeros((2, len(deadline)))
-        counts: list[list[IntArray]] = [[] for _ in nodes]
-        for i in range(0, len(deadline), size):
-            piece = slice(i, i + size)
-            for node, late, count in zip(nodes, shift, counts, strict=True):
-                costs = node.costs(deadline[piece] - late)
-                later = node.costs(deadline[piece] + 1e-2 * width[piece] - late)
-                with np.errstate(invalid="ignore"):
-                    slope = np.where(np.isfinite(costs), np.maximum(costs - later, 0.0) * 1e2, 0.0)
-                best, chosen, _ = node.best(costs)
-                value[piece] += best
-                line[piece] += node.best(costs + slope)[2]
-                count.append(chosen)
-        first = deadline - width
-        flat = value + weight * first
-        tilted = np.minimum(value + weight * deadline, line + weight * first)
-        return value, np.maximum(flat, tilted), [np.concatenate(count) for count in counts]
+    def __init__(
+        self, edges: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, relaxed: Iterate
+    ) -> None:
+        self.edges, self.weight, self.shift, self.floor, self.relaxed = edges, weight, shift, floor, relaxed
+        self.blocks, self.size = edges.access.blocks or 1, edges.count // len(weight)  # edges of a group
+        devices = np.bincount(edges.node)
+        place = np.arange(len(edges.node)) - np.searchsorted(edges.node, edges.node)
+        self.place = edges.node, place
+        self.real = np.arange(devices.max()) < devices[:, None]
+        self.entry = np.where(self.real, (np.cumsum(devices) - devices)[:, None] + np.arange(devices.max()), 0)
+        self.alive: BoolArray = relaxed.converged & (devices <= self.blocks).reshape(-1, self.size).all(axis=1)
+        self.best, self.chosen = np.full(len(weight), np.inf), np.ones((edges.count, devices.max()), dtype=np.intp)
+        most = np.maximum(self.blocks - devices + 1, 1)[:, None]
+        self.tabulate(self.real.astype(np.intp), np.where(self.real, most, 0))
 
-    best = np.inf
-    counts_of: list[IntArray] = []
-    deadline = relaxed * np.geomspace(1.0, 1e4, 60)
-    for _ in range(3):
-        value, _, counts = look(deadline, 1e-3 * deadline)
-        total = value + weight * deadline
-        if np.isfinite(total).any():
-            at = int(np.nanargmin(total))
-            best, counts_of = float(total[at]), [count[at] for count in counts]
-            break
-        deadline = deadline * 1e4
-    if not counts_of:
-        return counts_of
-    edge = np.geomspace(best / weight * 1e-3, best / weight * 1.001, 64)
-    edge = np.concatenate([[floor], np.maximum(edge, floor)])
-    width, end = np.diff(edge), edge[1:]
-    for _ in range(MOST_LEVELS):
-        width, end = width[width > 0], end[width > 0]
-        if not len(end):
-            break
-        value, bound, counts = look(end, width)
-        total = value + weight * end
-        at = int(np.argmin(total))
-        if total[at] < best:
-            best, counts_of = float(total[at]), [count[at] for count in counts]
-        promising = bound < best * (1 - CLOSE)
-        width, end = np.repeat(width[promising] / PIECES, PIECES), end[promising]
-        end = (end[:, None] - np.arange(PIECES) * width.reshape(-1, PIECES)).ravel()
-    return counts_of
+    def tabulate(self, low: IntArray, high: IntArray) -> None:
+        """Set the uploads' seconds and joules, (E, N, C), for these ranges of blocks, (E, N)."""
+        count = low[..., None] + np.arange(int((high - low).max()) + 1)
+        share = np.maximum(np.minimum(count, high[..., None]), 1) / self.blocks
+        entry = np.broadcast_to(self.entry[..., None], count.shape).ravel()
+        upload = self.edges.access.upload(share.ravel(), self.edges.link.take(entry), self.edges.bits)
+        self.seconds, self.joules = (np.reshape(column, count.shape) for column in upload)
+        self.joules = np.where(count <= high[..., None], self.joules, np.inf)
+        self.low, self.count = low, count
+
+    def costs(self, edge: IntArray, deadline: FloatArray) -> FloatArray:
+        """Return the least joules with each deadline, (R, N, C), at as many edges, (R,), or infinity."""
+        entry, edges, real = self.entry[edge], self.edges, self.real[edge][..., None]
+        allowed = np.minimum((deadline - self.shift[edge])[:, None], edges.most_s[entry]) - edges.before_s[entry]
+        left = allowed[..., None] - self.seconds[edge]
+        every = np.broadcast_to(entry[..., None], left.shape).ravel()
+        part = edges.part(every, np.zeros(len(every), dtype=np.intp), 1, edges.weight)
+        used = part.least_j(left.ravel()).reshape(left.shape) + self.joules[edge]
+        used = np.where(used <= edges.most_j[entry][..., None], used, np.inf)
+        return np.where(real, used, np.where(self.count[edge] == 0, 0.0, np.inf))
+
+    def greedy(self, edge: IntArray, costs: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
+        """Return the least sums of costs, (R,), their blocks, (R, N), and a lower bound on the sums, (R,)."""
+        rows, n, width = costs.shape
+        finite = np.isfinite(costs)
+        least = finite.argmax(axis=2)
+        spare = self.blocks - (self.low[edge] + least).sum(axis=1)
+        possible = np.all(finite.any(axis=2), axis=1) & (spare >= 0)
+        gains = costs[..., :-1] - costs[..., 1:]
+        within = (np.arange(width - 1) >= least[..., None]) & finite[..., 1:]
+        gains = np.minimum.accumulate(np.where(within, np.maximum(gains, 0.0), np.inf), axis=2)
+        gains = np.where(within, gains, -1.0).reshape(rows, -1)
+        order = np.argsort(-gains, axis=1, kind="stable")
+        chosen = np.zeros(gains.shape, dtype=np.bool_)
+        np.put_along_axis(chosen, order, np.arange(gains.shape[1]) < spare[:, None], axis=1)
+        chosen &= gains >= 0
+        index = least + chosen.reshape(rows, n, -1).sum(axis=2)
+        price = np.where(chosen, gains, np.inf).min(axis=1, initial=np.inf)
+        price = np.where(np.isfinite(price), price, gains.max(axis=1, initial=0.0))
+        priced = costs + price[:, None, None] * self.count[edge]
+        value = np.take_along_axis(costs, index[..., None], axis=2)[..., 0].sum(axis=1)
+        bound = priced.min(axis=2).sum(axis=1) - price * self.blocks
+        return np.where(possible, value, np.inf), self.low[edge] + index, np.where(possible, bound, np.inf)
+
+    def look(self, group: IntArray, end: FloatArray, width: FloatArray | None) -> FloatArray:
+        """Keep the best choices at these deadlines, (I,), and return bounds of the intervals of a width before them."""
+        at_once = max(1, MOST_NUMBERS // (self.size * self.count[0].size))
+        value, bound, blocks = [], [], []
+        for i in range(0, len(group), at_once):
+            piece = slice(i, i + at_once)
+            edge = (group[piece, None] * self.size + np.arange(self.size)).ravel()
+            late = np.repeat(end[piece], self.size)
+            costs = self.costs(edge, late)
+            best, choice, line = self.greedy(edge, costs)
+            if width is not None:
+                later = self.costs(edge, late + 1e-2 * np.repeat(width[piece], self.size))
+                slope = np.where(np.isfinite(costs), np.maximum(costs - later, 0.0) * 1e2, 0.0)
+                line = self.greedy(edge, costs + slope)[2]
+            value.append(best.reshape(-1, self.size).sum(axis=1))
+            bound.append(line.reshape(-1, self.size).sum(axis=1))
+            blocks.append(choice.reshape(-1, self.size, choice.shape[1]))
+        used = np.concatenate(value)
+        total = used + self.weight[group] * end
+        order = np.lexsort((total, group))
+        first = order[np.diff(group[order], prepend=-1) > 0]
+        first = first[total[first] < self.best[group[first]]]
+        self.best[group[first]] = total[first]
+        edge = (group[first, None] * self.size + np.arange(self.size)).ravel()
+        self.chosen[edge] = np.concatenate(blocks)[first].reshape(len(edge), self.chosen.shape[1])
+        if width is None:
+            return total
+        begin = self.weight[group] * (end - width)
+        return np.maximum(used + begin, np.minimum(total, np.concatenate(bound) + begin))
+
+    def leave_out(self) -> None:
+        """Leave out the counts that cost more than the gap."""
+        edges, point = self.edges, self.relaxed
+        (t, j), (_, e) = edges.upload(point.share), edges.run(point.setting)
+        value = np.add.reduceat(np.bincount(edges.node, j + e), np.arange(0, edges.count, self.size))
+        value = value + self.weight * point.deadline_s
+        gap = np.repeat(self.best - value + MARGIN * np.abs(value), self.size)
+        second, joule = point.time_price + point.late_price, 1 + point.energy_price
+        least = joule * j + second * t + point.share_price[edges.node] * point.share
+        dear = joule[self.entry][..., None] * self.joules + second[self.entry][..., None] * self.seconds
+        dear = dear + point.share_price[:, None, None] * self.count / self.blocks - least[self.entry][..., None]
+        near = (dear <= gap[:, None, None]) | (self.count == self.chosen[..., None])
+        low = self.low + near.argmax(axis=2)
+        high = self.low + near.shape[2] - 1 - near[..., ::-1].argmax(axis=2)
+        self.tabulate(np.where(self.real, low, 0), np.where(self.real, high, 0))
+
+    def run(self) -> FloatArray:
+        """Return the shares, (D,); NaN where there are none."""
+        group = np.flatnonzero(self.alive)
+        if not len(group):
+            return np.full(len(self.edges.node), np.nan)
+        self.look(np.repeat(group, len(LATER)), np.outer(self.relaxed.deadline_s[group], LATER).ravel(), None)
+        self.alive &= np.isfinite(self.best)
+        self.leave_out()
+        last = 1.001 * self.best / self.weight
+        ends = self.relaxed.deadline_s[:, None] * np.concatenate([[0], 1 - NEAR[::-1], [1], 1 + NEAR, FAR])
+        ends = np.maximum(np.minimum(ends, last[:, None]), self.floor[:, None])
+        width, end = np.diff(ends, axis=1), ends[:, 1:]
+        going = (width > 0) & self.alive[:, None]
+        group, width, end = np.nonzero(going)[0], width[going], end[going]
+        for _ in range(MOST_LEVELS):
+            if not len(group):
+                break
+            going = self.look(group, end, width) < self.best[group] * (1 - CLOSE)
+            group, width = np.repeat(group[going], PIECES), np.repeat(width[going] / PIECES, PIECES)
+            end = (end[going, None] - np.arange(PIECES) * width.reshape(-1, PIECES)).ravel()
+        share = self.chosen[self.place] / self.blocks
+        return np.where(np.repeat(self.alive, self.size)[self.edges.node], share, np.nan)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from hflray.allocation.interior import TOL, minimise
-from hflray.allocation.problem import Edges, Iterate
+from hflray.allocation.problem import EdgeProblems, Iterate, setting_for
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
+__all__ = ["EdgeOptima", "EdgeProblems", "least_needs", "solve", "solve_together"]
 
 SLACK = 1e-7  # by which a limit may be missed, relative to it; rounding and the iteration's tolerance stay below
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class EdgeOptima:
     """The allocation of E edges with D entries.
 
     Attributes:
@@ -50,7 +50,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL, whole: bool = True) -> Solved:
+def solve(edges: EdgeProblems, tolerance: float = TOL, whole: bool = True) -> EdgeOptima:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -58,7 +58,6 @@ def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL, who
 
     Args:
         edges: the problems.
-        start: an allocation of the same entries near the optimum, from which the iteration starts.
         tolerance: how far an objective may be from the optimum, relative to it.
         whole: False: blocks may be split, so that objectives are lower bounds, in a hundredth of the time.
     """
@@ -67,15 +66,14 @@ def solve(edges: Edges, start: Solved | None = None, tolerance: float = TOL, who
         return _finish(edges, present, packed, None)
     shift, floor = np.zeros(len(packed.node)), np.zeros(packed.count)
     share, lost = _blocks(packed, packed.weight, np.zeros(packed.count), floor, False, whole)
-    first = None if start is None else _point(start, present)
-    point = minimise(packed, packed.weight, shift, floor, False, share, first, tolerance)
+    point = minimise(packed, packed.weight, shift, floor, False, share, tolerance)
     point.converged[lost] = False
     return _finish(edges, present, packed, point, whole)
 
 
 def solve_together(
-    edges: Edges, iterations: float, hop_s: FloatArray, weight: float, tolerance: float = TOL, whole: bool = True
-) -> Solved:
+    edges: EdgeProblems, iterations: float, hop_s: FloatArray, weight: float, tolerance: float = TOL, whole: bool = True
+) -> EdgeOptima:
     """Return the optimum of all edges under one deadline: Σ iterations · joules + weight · max (iterations · T + hop).
 
     Args:
@@ -97,21 +95,21 @@ def solve_together(
     floor = np.array([max(0.0, float(hop_s[empty].max(initial=0.0)) / iterations)])
     weights = replace(edges, weight=np.full(edges.count, float(weight)))
     share, lost = _blocks(packed, np.array([float(weight)]), shift, floor, True, whole)
-    point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share, None, tolerance)
+    point = minimise(packed, np.array([float(weight)]), shift[packed.node], floor, True, share, tolerance)
     if not point.converged[0] or lost.size:
-        return solve(weights, None, tolerance, whole)
+        return solve(weights, tolerance, whole)
     point = replace(point, converged=np.ones(packed.count, dtype=np.bool_))
     return _finish(weights, present, replace(packed, weight=weights.weight[present]), point, whole)
 
 
-def pack(edges: Edges) -> tuple[IntArray, Edges]:
+def pack(edges: EdgeProblems) -> tuple[IntArray, EdgeProblems]:
     """Return the edges that have entries, and their problems."""
     present, node = np.unique(edges.node, return_inverse=True)
     return present, replace(edges, node=node.astype(np.intp), count=len(present), weight=edges.weight[present])
 
 
 def _blocks(
-    packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool, whole: bool
+    packed: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool, whole: bool
 ) -> tuple[FloatArray | None, IntArray]:
     """Return the shares of an access with blocks, (D,), or None, and the edges for which there are none."""
     if not packed.access.shared or packed.access.blocks is None:
@@ -124,17 +122,9 @@ def _blocks(
     return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 
 
-def _point(start: Solved, present: IntArray) -> Iterate | None:
-    """Return where an iteration starts, unless a value is missing."""
-    needed = np.concatenate([start.share, start.time_price])
-    if not np.isfinite(needed).all():
-        return None
-    return Iterate(
-        start.share, start.setting, start.time_price, start.share_price[present], start.deadline_s, start.feasible
-    )
-
-
-def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None, whole: bool = True) -> Solved:
+def _finish(
+    edges: EdgeProblems, present: IntArray, packed: EdgeProblems, point: Iterate | None, whole: bool = True
+) -> EdgeOptima:
     """Return a point as an allocation that keeps every constraint; see `solve` for `whole`."""
     is_whole = whole and edges.access.blocks is not None
     n, count = len(edges.node), edges.count
@@ -169,11 +159,11 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | Non
         per_edge[:, present] = np.where(good, rows, [[np.inf]] * 3 + [[np.nan]])
         per_entry[:] = share, setting, compute_s, compute_j, upload_s, upload_j, point.time_price
         per_entry[:, ~good[packed.node]] = np.nan
-    names = [field.name for field in fields(Solved)]
-    return Solved(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
+    names = [field.name for field in fields(EdgeOptima)]
+    return EdgeOptima(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
 
 
-def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:
+def least_needs(edges: EdgeProblems) -> tuple[FloatArray, FloatArray]:
     """Return the least joules within `most_s` and the least seconds within `most_j` of each entry alone, (D,) each.
 
     Alone it has all of its node. Joules are infinite where no joules suffice, and seconds likewise.
@@ -190,41 +180,3 @@ def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:
         joules = upload_j + edges.run(slowest)[1]
         seconds = edges.before_s + upload_s + edges.run(np.minimum(fastest, most))[0]
         return np.where(slowest <= most, joules, np.inf), np.where(fastest > 0, seconds, np.inf)
-
-
-def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
-    """Return the settings, (D,), at which computing takes `target` seconds (answer 0) or joules (answer 1).
-
-    A secant in logarithms, which is exact for a power law, between bounds that a bisection narrows.
-
-    Returns:
-        Infinity where even the largest setting takes more seconds; the largest where it takes fewer joules; 0 where
-        no setting is slow enough for these joules, and a setting near 0 where none is slow enough for these seconds.
-    """
-    most = np.log(edges.compute.most(edges.device))
-    sign = -1.0 if answer == 0 else 1.0
-    with np.errstate(all="ignore"):
-        goal = np.log(target)
-
-        def value(at: FloatArray) -> FloatArray:
-            return np.asarray(sign * (np.log(edges.run(np.exp(at))[answer]) - goal))
-
-        low, high = most - 70.0, most.copy()
-        top, bottom = value(high), value(low)
-        x0, f0, x1, at = high, top, high - 0.5, high
-        for _ in range(70):
-            x1 = np.where((x1 >= low) & (x1 <= high), x1, (low + high) / 2)
-            f1 = value(x1)
-            high, low = np.where(f1 >= 0, x1, high), np.where(f1 <= 0, x1, low)
-            at = x1
-            if not ((np.abs(f1) > 1e-12) & (high - low > 1e-14)).any():
-                break
-            slope = (f1 - f0) / (x1 - x0)
-            x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
-            x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
-        answer_at = np.exp(at)
-        if answer == 0:
-            answer_at = np.where(top < -1e-9, np.inf, answer_at)  # even the largest setting is too slow
-            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), answer_at), np.inf))
-        answer_at = np.where(top <= 0, np.exp(most), answer_at)
-        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, answer_at))

@@ -23,27 +23,26 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.problem import Edges, Iterate, Layout
+from hflray.allocation.limits import hopeless, least_shares
+from hflray.allocation.problem import Columns, EdgeProblems, Iterate, Layout
 from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
+MARGIN = 0.002  # of the first point from its constraints
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
 TINY = float(np.finfo(np.float64).tiny)
 
-Columns = dict[str, FloatArray]
-
 
 def minimise(
-    edges: Edges,
+    edges: EdgeProblems,
     weight: FloatArray,
     shift: FloatArray,
     floor: FloatArray,
     together: bool,
     share: FloatArray | None = None,
-    start: Iterate | None = None,
     tol: float = TOL,
 ) -> Iterate:
     """Return the optimum of edges that all have devices.
@@ -55,26 +54,25 @@ def minimise(
         floor: the least deadline of each group, (G,), s.
         together: whether all edges are one group.
         share: the shares, (D,), if they are given.
-        start: a point near the optimum.
         tol: largest relative gap and violation.
     """
 
-    def alone(edges: Edges, index: Any, share: FloatArray | None, start: Iterate | None) -> Iterate:
+    def alone(edges: EdgeProblems, index: Any, share: FloatArray | None) -> Iterate:
         at, groups = index
         problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
         with np.errstate(all="ignore"):
-            return problem.run(start)
+            return problem.run()
 
     threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
     if together or threads <= 1:
-        return alone(edges, (slice(None), slice(None)), share, start)
+        return alone(edges, (slice(None), slice(None)), share)
     cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))
     pieces = []
     for i, j in pairwise(cuts.tolist()):
         first, last = int(edges.node[i]), int(edges.node[j - 1]) + 1
         at, groups = slice(i, j), slice(first, last)
         part = edges.part(at, edges.node[at] - first, last - first, edges.weight[groups])
-        pieces.append((part, (at, groups), None if share is None else share[at], start and start.part(at, groups)))
+        pieces.append((part, (at, groups), None if share is None else share[at]))
     with ThreadPoolExecutor(threads) as pool:
         points = list(pool.map(alone, *zip(*pieces, strict=True)))
     names = [field.name for field in fields(Iterate)]
@@ -86,7 +84,7 @@ class _Iteration:
 
     def __init__(
         self,
-        edges: Edges,
+        edges: EdgeProblems,
         weight: FloatArray,
         shift: FloatArray,
         floor: FloatArray,
@@ -100,48 +98,44 @@ class _Iteration:
         self.settings = edges.compute.has_setting
         self.late = bool(np.isfinite(edges.most_s).any())
         self.hungry = bool(np.isfinite(edges.most_j).any())
-        self.layout = Layout(edges, edges.node, np.arange(len(edges.node)), together)
+        self.layout = Layout(edges, edges.node, slice(None), together)
         self.at = np.arange(len(edges.node))  # the entries that are left
         self.edge_at = np.arange(edges.count)
         self.d: Columns = {"before": edges.before_s, "shift": shift, "most_s": edges.most_s, "most_j": edges.most_j}
         self.g: Columns = {"weight": weight, "floor": floor}
         self.e: Columns = {}
+        self.looked: Any = ()
 
-    def begin(self, start: Iterate | None) -> None:
+    def begin(self) -> None:
         """Set the first point, whose slacks and prices are all above 0."""
         d, g, lay, n = self.d, self.g, self.layout, len(self.at)
         devices = lay.total(np.ones(n))
-        margin = 0.05 if start is None else 0.002
-        most = lay.most * np.exp(-margin)
-        even = lay.entries(g["weight"] / devices)
-        d["theta"], d["u"], d["x"] = even, np.full(n, np.nan), np.ones(n) if self.fixed is None else self.fixed
-        if start is None:
-            if self.settings:
-                d["u"] = most * np.exp(-0.5)
-                self.follow_prices(most)
-            if self.shares:
-                d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
-                self.share_out()
-                self.price_time()
-            elif self.settings:
-                self.use_time(most)
-        else:
-            price = np.maximum(start.time_price, 1e-3 * even)
-            d["theta"] = price * lay.entries(g["weight"] / lay.total(price))
-            d["u"] = np.minimum(start.setting, most)
-            if self.shares:
-                d["x"] = start.share / np.add.reduceat(start.share, lay.first)[lay.node]
-                self.share_out()
-                self.price_time()
+        most = lay.most * np.exp(-MARGIN)
+        d["theta"], d["u"] = lay.entries(g["weight"] / devices), np.full(n, np.nan)
+        d["x"], d["rho"], d["nu"] = np.ones(n) if self.fixed is None else self.fixed, np.zeros(n), np.zeros(n)
+        if self.settings:
+            d["u"] = most * np.exp(-0.5)
+            self.follow_prices(most)
         if self.shares:
-            d["x"] = d["x"] * (1 - margin / 2)
+            d["x"] = (1.0 / np.diff(lay.first, append=n))[lay.node]
+            self.share_out()
+            self.price_time()
+            self.share_again()
+        if self.shares:
+            d["x"] = d["x"] * (1 - MARGIN / 2)
         self.look()
         t, j, s, e = self.looked
         took = d["before"] + d["shift"] + t[0] + s[0]
-        g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + margin)
-        d["wa"] = lay.entries(g["T"]) - took
-        product = 0.1 * margin * g["weight"] * g["T"] / devices
+        g["T"] = np.maximum(lay.total(took, np.maximum), g["floor"]) * (1 + MARGIN)
+        product = 0.1 * MARGIN * g["weight"] * g["T"] / devices
         even_product = lay.entries(product)
+        if self.settings:
+            took = self.use_time(most, took - s[0], even_product)
+            t, j, s, e = self.looked
+        d["wa"] = lay.entries(g["T"]) - took
+        if self.late or self.hungry:
+            d["least_s"] = lay.computes(lay.most, False)[0][0]
+            self.e["least"] = least_shares(lay, d) if self.shares else np.zeros(len(self.edge_at))
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
             d["sigma"] = even_product / d["wd"]
@@ -154,38 +148,34 @@ class _Iteration:
             d["nu"] = np.where(np.isfinite(d["most_j"]), even_product / d["wc"], 0.0)
         g["phi"] = product / (g["T"] - g["floor"])
         if self.shares:
-            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - margin / 2)
-            self.e["mu"] = np.maximum(price, TINY) if start is None else np.maximum(start.share_price, 1e-6 * price)
-            self.e["we"] = np.full(len(self.edge_at), margin / 2)
-        self.pairs = int(self.settings) + int(self.late) + int(self.hungry)
+            price = -np.add.reduceat(j[1] + d["theta"] * t[1], lay.first) / (1 - MARGIN / 2)
+            self.e["mu"] = np.maximum(price, TINY)
+            self.e["we"] = np.full(len(self.edge_at), MARGIN / 2)
+        g["pairs"] = (1 + self.settings + self.late + self.hungry) * devices + 1
+        if self.shares:
+            g["pairs"] = g["pairs"] + lay.group(np.ones(len(self.edge_at)))
 
     def follow_prices(self, most: FloatArray) -> None:
         """Move the settings to where a second costs the entries' prices."""
         d = self.d
-        for _ in range(8):
-            s, e = self.layout.computes(d["u"])
-            slope = e[2] / e[1] - s[2] / s[1]
-            move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
-            move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
-            last, d["u"] = d["u"], np.minimum(d["u"] * np.exp(move), most)
-            if not (np.abs(np.log(d["u"] / last)) > 0.3).any():
-                break
+        s, e = self.layout.computes(d["u"])
+        slope = e[2] / e[1] - s[2] / s[1]
+        move = np.log(-d["theta"] * s[1] / e[1]) / np.where(slope > 0.1, slope, 0.1)
+        move = np.where(np.isfinite(move), np.clip(move, -4.0, 4.0), 0.0)
+        d["u"] = np.minimum(d["u"] * np.exp(move), most)
 
     def share_out(self) -> None:
         """Move the shares to where all entries of an edge take equally long, as if seconds were inverse to shares."""
         d, lay = self.d, self.layout
-        computing_s = d["before"] + d["shift"] + self.layout.computes(d["u"])[0][0]
+        computing_s = d["before"] + d["shift"] + lay.computes(d["u"], False)[0][0]
         longest = np.maximum.reduceat(computing_s, lay.first)
-        for _ in range(4):
-            work = d["x"] * self.seconds()
-            extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
-            for _ in range(5):
-                shares = work / ((extra + longest)[lay.node] - computing_s)
-                total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
-                extra = extra + (total - 1) / slope
-            last, d["x"] = d["x"], shares / total[lay.node]
-            if not (np.abs(np.log(d["x"] / last)) > 0.1).any():
-                break
+        work = d["x"] * lay.uploads(d["x"], False)[0][0]
+        extra = np.maximum.reduceat(work + computing_s - longest[lay.node], lay.first)  # a bound from below
+        for _ in range(5):
+            shares = work / ((extra + longest)[lay.node] - computing_s)
+            total, slope = np.add.reduceat(np.array([shares, shares**2 / work]), lay.first, axis=-1)
+            extra = extra + (total - 1) / slope
+        d["x"] = shares / total[lay.node]
 
     def price_time(self) -> None:
         """Move the prices of time to where the present shares would be the best, but not far down."""
@@ -199,37 +189,55 @@ class _Iteration:
         theta = np.maximum(per_price * lay.entries((g["weight"] + sums[0]) / sums[1]) - paid, 0.1 * d["theta"])
         d["theta"] = theta * lay.entries(g["weight"] / lay.total(theta))
 
-    def seconds(self) -> FloatArray:
-        """Return the seconds of uploads, (D,)."""
-        return self.layout.uploads(self.d["x"], False)[0][0]
-
-    def use_time(self, most: FloatArray) -> None:
-        """Lower the settings to where the entries take as long as the slowest one of their group."""
+    def share_again(self) -> None:
+        """Move the shares to where one costs each entry what it is worth at the prices of time, by power laws."""
         d, lay = self.d, self.layout
-        before_s = d["before"] + d["shift"] + lay.uploads(d["x"], False)[0][0]
-        s, _ = lay.computes(d["u"])
-        left = lay.entries(np.maximum(lay.total(before_s + s[0], np.maximum), self.g["floor"])) - before_s
-        for _ in range(3):
-            move = np.clip(np.log(left / s[0]) * s[0] / np.minimum(s[1], -TINY), -20.0, 4.0)
-            d["u"] = np.minimum(d["u"] * np.exp(np.where(np.isfinite(move), move, 0.0)), most)
+        (_, tp, tpp), (_, jp, jpp) = lay.uploads(d["x"], True)
+        worth = np.maximum(-jp - d["theta"] * tp, TINY)
+        bend = worth / (np.maximum(jpp - jp, 0.0) + d["theta"] * np.maximum(tpp - tp, 0.0) + TINY)
+        shares, price = d["x"] * (worth / d["x"]) ** bend, np.zeros(len(lay.first))
+        for _ in range(4):
+            moved = shares * np.exp(-bend * price[lay.node])
+            total, slope = np.add.reduceat(np.array([moved, moved * bend]), lay.first, axis=-1)
+            price = price + np.log(total) * total / slope
+        d["x"] = moved / total[lay.node]
+
+    def use_time(self, most: FloatArray, before_s: FloatArray, product: FloatArray) -> FloatArray:
+        """Move the settings to where the slacks' and the prices' products are even, and return the seconds."""
+        d, lay = self.d, self.layout
+        left, first = lay.entries(self.g["T"]) - before_s, d["u"]
+        *uploads, s, e = self.looked
+        for _ in range(2):
+            spare = np.log(lay.most / d["u"])
+            push = np.maximum(e[1], 0.0) + product / spare
+            part = product / push
+            slope = 1 + part / (1 + part) * (product / spare**2 - e[2] * s[0] / s[1]) / push
+            move = np.log(left / (1 + part) / s[0]) * s[0] / s[1] / np.maximum(slope, 1.0)
+            d["u"] = np.minimum(d["u"] * np.exp(np.clip(np.nan_to_num(move), -20.0, 4.0)), most)
             s, e = lay.computes(d["u"])
-        price = np.maximum(np.minimum(e[1] / np.maximum(-s[1], TINY), d["theta"]), 1e-6 * d["theta"])
+        if not (early := s[0] < left).all():
+            d["u"] = np.where(early, d["u"], first)
+            s, e = lay.computes(d["u"])
+        self.looked, took = (*uploads, s, e), before_s + s[0]
+        price = product / np.maximum(lay.entries(self.g["T"]) - took, TINY)
         d["theta"] = price * lay.entries(self.g["weight"] / lay.total(price))
+        return np.asarray(took)
 
     def look(self) -> None:
         """Ask the parts about the present point."""
         self.looked = *self.layout.uploads(self.d["x"], self.shares), *self.layout.computes(self.d["u"])
 
-    def run(self, start: Iterate | None) -> Iterate:
+    def run(self) -> Iterate:
         """Iterate until every group has ended, and return where."""
         count = len(self.g["weight"])
-        columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta")}
+        columns = {k: np.full(len(self.at), np.nan) for k in ("x", "u", "theta", "rho", "nu")}
         mu, deadline, converged = np.zeros(self.edges.count), np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
-        self.begin(start)
+        self.begin()
         ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
-            new = (done | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
+            never = hopeless(self.layout, self.d, self.e, self.looked) if self.late or self.hungry else False
+            new = (done | never | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
             if new.any():
                 entries = self.layout.entries(new)
                 for name, column in columns.items():
@@ -247,11 +255,12 @@ class _Iteration:
                 ended = ended[~ended]
             self.step()
             self.look()
-        return Iterate(columns["x"], columns["u"], columns["theta"], mu, deadline, converged)
+        x, u, theta, rho, nu = columns.values()
+        return Iterate(x, u, theta, rho, nu, mu, deadline, converged)
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""
-        going, entries = ~ended, ~ended[self.layout.node]
+        going, entries = ~ended, np.flatnonzero(~ended[self.layout.node])
         self.d = {name: column[entries] for name, column in self.d.items()}
         t, j, s, e = ((rows[0][entries], rows[1][entries], rows[2][entries]) for rows in self.looked)
         self.looked = t, j, s, e
@@ -267,10 +276,10 @@ class _Iteration:
         (t, tp, tpp), (j, jp, jpp), (s, su, suu), (e, eu, euu) = self.looked
         energy_price: Any = 1.0
         pi = d["theta"]
-        took, used = d["before"] + t + s, j + e
-        d["ra"] = took + d["shift"] + d["wa"] - lay.entries(g["T"])
+        took, used, deadline = d["before"] + t + s, j + e, lay.entries(g["T"])
+        d["ra"] = took + d["shift"] + d["wa"] - deadline
         d["way"] = su
-        violation = (d["ra"] - d["wa"]) / lay.entries(g["T"])
+        violation = (d["ra"] - d["wa"]) / deadline
         product, unmet = d["theta"] * d["wa"], d["theta"] * np.abs(d["ra"])
         if self.late:
             pi = pi + d["rho"]
@@ -286,18 +295,20 @@ class _Iteration:
         scale = zero
         d["gp"] = d["gu"] = d["hp"] = d["hu"] = zero
         if self.shares:
-            d["gp"] = energy_price * jp + pi * tp
-            priced = e_["mu"][lay.node] * d["x"]
+            # What a share is worth over what it costs: their logarithms are linear in log x for a power law.
+            worth = np.maximum(-(energy_price * jp + pi * tp), TINY)
+            price = e_["mu"][lay.node]
+            priced = price * d["x"]
             curved = energy_price * np.maximum(jpp - jp, 0.0) + pi * np.maximum(tpp - tp, 0.0)
-            d["gp"] = d["gp"] + priced
-            d["hp"] = np.maximum(curved, curved + d["gp"]) + 1e-12 * priced + TINY
-            scale = np.abs(d["gp"])
+            d["gp"] = worth * np.log(priced / worth)
+            d["xm"] = worth / price
+            d["hp"] = curved + 1e-12 * priced + TINY
+            scale = np.abs(priced - worth)
         if self.settings:
             bend = suu / np.minimum(su, -TINY)
             d["hu"] = energy_price * np.maximum(euu - eu * bend, 0.0) + d["sigma"] * (
                 np.maximum(-bend, 0.0) + 1 / d["wd"]
             )
-            d["hu"] = d["hu"] + 1e-12 * (energy_price * np.abs(eu) + pi * np.abs(su)) + TINY
             # The price of a second at u, times -su, and the ratio to it of the present price: the step is linear in
             # their logarithms, in which a power law is linear, and not in them.
             seconds_price = np.maximum(energy_price * eu + d["sigma"], TINY)
@@ -307,20 +318,17 @@ class _Iteration:
             # The seconds left for the computing over those that it takes: log s is linear in log u for a power law.
             way = np.minimum(np.maximum((s - d["ra"]) / s, 0.5), 1e6)
             d["way"], d["ra"] = way * su, d["ra"] + s * (way - 1 - way * np.log(way))
-            d["hu"], d["gu"] = ratio * d["hu"], -ratio * seconds_price * np.log(ratio)
+            d["hu"], d["gu"] = ratio * (d["hu"] + 1e-12 * seconds_price), -ratio * seconds_price * np.log(ratio)
             product = product + d["sigma"] * d["wd"]
         sums = lay.total(np.array([d["theta"], product, used, scale, unmet]))
         g["rt"] = g["weight"] - sums[0] - g["phi"]
         g["gap"] = sums[1] + g["phi"] * (g["T"] - g["floor"])
         g["size"] = sums[2] + g["weight"] * g["T"]
-        pairs = (1 + self.pairs) * lay.total(zero + 1.0) + 1
         worst = lay.total(violation, np.maximum)
         if self.shares:
             e_["re"] = np.add.reduceat(d["x"], lay.first) + e_["we"] - 1.0
             g["gap"] = g["gap"] + lay.group(e_["mu"] * e_["we"])
             worst = np.maximum(worst, lay.group(e_["re"] - e_["we"], np.maximum))
-            pairs = pairs + lay.group(np.ones(len(e_["re"])))
-        g["pairs"] = pairs
         dual = sums[3] + np.abs(g["rt"]) * g["T"]
         gap = g["gap"] + sums[4] + (lay.group(e_["mu"] * np.abs(e_["re"])) if self.shares else 0.0)
         return np.asarray(
@@ -358,9 +366,9 @@ class _Iteration:
         d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
         rows = [d["kappa"]]
         if self.shares:
-            d["c1"], d["c2"] = d["x"] * d["qp"], d["x"] * (tp * d["pp"] + d["way"] * d["up"])
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["xm"] * (tp * d["pp"] + d["way"] * d["up"])
             c2k = d["kappa"] * d["c2"]
-            rows += [c2k, d["kappa"] * d["c1"], d["x"] ** 2 * d["pp"] - c2k * d["c1"]]
+            rows += [c2k, d["kappa"] * d["c1"], d["x"] * d["xm"] * d["pp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
 
     def direction(self, target: Columns) -> tuple[Columns, Columns, Columns]:
@@ -394,20 +402,21 @@ class _Iteration:
             out_e["mu"] = (r1 + s12 * step_t) / s11
             out_e["we"] = (target["mu"] - e["we"] * out_e["mu"]) / e["mu"]
             moved = out_e["mu"][lay.node]
-            theta = d["kappa"] * (h - d["c2"] * moved - lay.entries(step_t))
-            p = p0 - d["qp"] * theta - d["pp"] * d["x"] * moved
-            u = u0 - d["qu"] * theta - d["up"] * d["x"] * moved
+            later = lay.entries(step_t)
+            theta = d["kappa"] * (h - d["c2"] * moved - later)
+            p = p0 - d["qp"] * theta - d["pp"] * d["xm"] * moved
+            u = u0 - d["qu"] * theta - d["up"] * d["xm"] * moved
         else:
             step_t = (r2 + lay.total(kh)) / s22
-            theta = d["kappa"] * (h - lay.entries(step_t))
+            later = lay.entries(step_t)
+            theta = d["kappa"] * (h - later)
             p, u = p0, u0 - d["qu"] * theta
-        took = tp * p + su * u
         out: Columns = {"p": p, "u": u, "theta": theta}
-        out["wa"] = lay.entries(step_t) - tp * p - d["way"] * u - d["ra"]
+        out["wa"] = later - tp * p - d["way"] * u - d["ra"]
         if self.settings:
             out["wd"], out["sigma"] = -u, (target["sigma"] + d["sigma"] * u) / d["wd"]
         if self.late:
-            out["wb"] = np.where(np.isfinite(d["most_s"]), -took - d["rb"], 0.0)
+            out["wb"] = np.where(np.isfinite(d["most_s"]), -(tp * p + su * u) - d["rb"], 0.0)
             out["rho"] = (target["rho"] - d["rho"] * out["wb"]) / d["wb"]
         if self.hungry:
             out["wc"] = np.where(np.isfinite(d["most_j"]), -(jp * p + eu * u) - d["rc"], 0.0)

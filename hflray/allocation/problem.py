@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,9 +14,11 @@ STEP = 1e-4  # of the differences, in log x and log u
 
 Rows = tuple[FloatArray, FloatArray, FloatArray]  # values and the first and second derivatives of each entry
 
+Columns = dict[str, FloatArray]
+
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class EdgeProblems:
     """The problems of E edges as flat arrays over D entries, each a device at an edge, sorted by edge.
 
     Attributes:
@@ -44,7 +46,7 @@ class Edges:
     most_j: FloatArray
     most_s: FloatArray
 
-    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> Edges:
+    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> EdgeProblems:
         """Return the problem of some entries, with new numbers of their edges."""
         return replace(
             self, link=self.link.take(entries), device=self.device.take(entries), work=self.work.take(entries),
@@ -60,6 +62,20 @@ class Edges:
         """Return the seconds and the joules, (D,), of computing with these settings, (D,)."""
         return self.compute.run(setting, self.device, self.work)
 
+    def least_j(self, seconds: FloatArray) -> FloatArray:
+        """Return the least joules, (D,), of computing within some seconds, (D,); infinite where these are too few."""
+        if self.compute.has_setting:
+            form = closed_form(self.compute, "least_j", "run")
+            if form is not None:
+                return cast(FloatArray, form(seconds, self.device, self.work))
+            setting = setting_for(self, 0, seconds)
+            late = ~np.isfinite(setting)
+            used = self.run(np.where(late, 1.0, setting))[1]
+        else:
+            took, used = self.run(np.ones(len(seconds)))
+            late = ~(took <= seconds)
+        return np.where(late, np.inf, used)
+
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
@@ -69,6 +85,7 @@ class Iterate:
         share: of each entry, (D,).
         setting: of each entry, (D,).
         time_price: what a second less of each entry alone would save, (D,), J/s.
+        late_price, energy_price: what a second more of `most_s`, J/s, and a joule more of `most_j` would save, (D,).
         share_price: μ of each edge, (E,), J.
         deadline_s: T of each group, (G,), s.
         converged: of each group, (G,).
@@ -77,27 +94,23 @@ class Iterate:
     share: FloatArray
     setting: FloatArray
     time_price: FloatArray
+    late_price: FloatArray
+    energy_price: FloatArray
     share_price: FloatArray
     deadline_s: FloatArray
     converged: BoolArray
-
-    def part(self, entries: Any, groups: Any) -> Iterate:
-        """Return the point of some edges, each of which is a group."""
-        return Iterate(
-            self.share[entries], self.setting[entries], self.time_price[entries], self.share_price[groups],
-            self.deadline_s[groups], self.converged[groups],
-        )  # fmt: skip
 
 
 class Layout:
     """Which entries belong to which edge and group, and what parts say around their shares and settings."""
 
-    def __init__(self, edges: Edges, node: IntArray, entries: IntArray, together: bool) -> None:
+    def __init__(self, edges: EdgeProblems, node: IntArray, entries: Any, together: bool) -> None:
         self.edges, self.node, self.together = edges, node, together
         self.first = np.flatnonzero(np.diff(node, prepend=-1))
-        three = np.tile(entries, 3)
-        self.link, self.device, self.work = edges.link.take(three), edges.device.take(three), edges.work.take(three)
-        self.most = edges.compute.most(edges.device.take(entries)) if edges.compute.has_setting else np.ones(len(node))
+        self.link, self.device = edges.link.take(entries), edges.device.take(entries)
+        self.work = edges.work.take(entries)
+        self.most = edges.compute.most(self.device) if edges.compute.has_setting else np.ones(len(node))
+        self.form = closed_form(edges.compute, "derivatives", "run")
 
     def group(self, values: Any, reduce: Any = np.add) -> Any:
         """Return the sums, (..., G), over the edges, (..., E), of each group."""
@@ -114,28 +127,82 @@ class Layout:
     def uploads(self, share: FloatArray, derive: bool) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log x, (D,) each."""
         access, bits = self.edges.access, self.edges.bits
-        return _derivatives(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share), derive)
+        if not derive:
+            return _constant(access.upload(share, self.link, bits), share)
+        return _differences(lambda x: access.upload(x, self.link, bits), share, np.ones_like(share))
 
-    def computes(self, setting: FloatArray) -> tuple[Rows, Rows]:
+    def computes(self, setting: FloatArray, derive: bool = True) -> tuple[Rows, Rows]:
         """Return the seconds' and the joules' values and derivatives by log u, (D,) each."""
         compute = self.edges.compute
-        run = lambda u: compute.run(u, self.device, self.work)  # noqa: E731
-        return _derivatives(run, setting, self.most, compute.has_setting)
+        if not (derive and compute.has_setting):
+            return _constant(compute.run(setting, self.device, self.work), setting)
+        if self.form is not None:
+            return cast(tuple[Rows, Rows], self.form(setting, self.device, self.work))
+        return _differences(lambda u: compute.run(u, self.device, self.work), setting, self.most)
 
 
-def _derivatives(part: Any, at: FloatArray, most: FloatArray, derive: bool) -> tuple[Rows, Rows]:
+def closed_form(part: Any, name: str, values: str) -> Any:
+    """Return a part's optional method, or None; one that a subclass inherits does not tell of its own values."""
+    for owner in type(part).__mro__:
+        if name in vars(owner):
+            return getattr(part, name)
+        if values in vars(owner):
+            break
+    return None
+
+
+def _constant(answers: Any, at: FloatArray) -> tuple[Rows, Rows]:
+    zero = np.zeros(len(at))
+    seconds, joules = (np.asarray(answer, dtype=np.float64) for answer in answers)
+    return (seconds, zero, zero), (joules, zero, zero)
+
+
+def _differences(part: Any, at: FloatArray, most: FloatArray) -> tuple[Rows, Rows]:
     """Return the values of a part's two answers and their derivatives by log of `at`, without a call above `most`."""
-    if not derive:
-        zero = np.zeros(len(at))
-        seconds, joules = (np.asarray(answer, dtype=np.float64)[: len(at)] for answer in part(np.tile(at, 3)))
-        return (seconds, zero, zero), (joules, zero, zero)
     centre = np.minimum(at, most * np.exp(-STEP))
     away = np.log(at / centre) if (centre < at).any() else None
-    answers: list[Rows] = []
-    for answer in part(np.concatenate([centre * np.exp(-STEP), centre, centre * np.exp(STEP)])):
-        low, value, high = np.reshape(answer, (3, -1))
+    rows: list[Rows] = []
+    for low, value, high in zip(part(centre * np.exp(-STEP)), part(centre), part(centre * np.exp(STEP)), strict=True):
         first, second = (high - low) / (2 * STEP), ((high - value) - (value - low)) / STEP**2
         if away is not None:
             value, first = value + away * (first + away / 2 * second), first + away * second
-        answers.append((value, first, second))
-    return answers[0], answers[1]
+        rows.append((value, first, second))
+    return rows[0], rows[1]
+
+
+def setting_for(edges: EdgeProblems, answer: int, target: FloatArray) -> FloatArray:
+    """Return the settings, (D,), at which computing takes `target` seconds (answer 0) or joules (answer 1).
+
+    A secant in logarithms, which is exact for a power law, between bounds that a bisection narrows.
+
+    Returns:
+        Infinity where even the largest setting takes more seconds; the largest where it takes fewer joules; 0 where
+        no setting is slow enough for these joules, and a setting near 0 where none is slow enough for these seconds.
+    """
+    most = np.log(edges.compute.most(edges.device))
+    sign = -1.0 if answer == 0 else 1.0
+    with np.errstate(all="ignore"):
+        goal = np.log(target)
+
+        def value(at: FloatArray) -> FloatArray:
+            return np.asarray(sign * (np.log(edges.run(np.exp(at))[answer]) - goal))
+
+        low, high = most - 70.0, most.copy()
+        top, bottom = value(high), value(low)
+        x0, f0, x1, at = high, top, high - 0.5, high
+        for _ in range(70):
+            x1 = np.where((x1 >= low) & (x1 <= high), x1, (low + high) / 2)
+            f1 = value(x1)
+            high, low = np.where(f1 >= 0, x1, high), np.where(f1 <= 0, x1, low)
+            at = x1
+            if not ((np.abs(f1) > 1e-12) & (high - low > 1e-14)).any():
+                break
+            slope = (f1 - f0) / (x1 - x0)
+            x0, f0, x1 = x1, f1, np.where(slope > 0, x1 - f1 / slope, np.nan)
+            x1 = np.where(np.abs(f1) <= 1e-12, at, x1)
+        answer_at = np.exp(at)
+        if answer == 0:
+            answer_at = np.where(top < -1e-9, np.inf, answer_at)  # even the largest setting is too slow
+            return np.asarray(np.where(target > 0, np.where(bottom > 0, np.exp(most - 70.0), answer_at), np.inf))
+        answer_at = np.where(top <= 0, np.exp(most), answer_at)
+        return np.asarray(np.where((bottom > 0) | ~(target > 0), 0.0, answer_at))

@@ -137,6 +137,10 @@ class Access(ABC):
 class Compute(ABC):
     """How devices compute.
 
+    Optional methods make the allocator faster: ``least_j(seconds, device, work)`` returns the least joules within some
+    seconds, (n,), infinite where none suffice; ``derivatives(setting, device, work)`` returns ``(s, s1, s2), (e, e1,
+    e2)``, the seconds, the joules and their first and second derivatives by the logarithm of the setting.
+
     Attributes:
         has_setting: whether a setting is chosen for each device, from above 0 to `most`. Seconds fall in it, joules do
             not fall, and the least joules within some seconds are convex in these.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from hflray.physics.base import Compute, Device, Work
 from hflray.physics.equations import compute_delay_s, compute_energy_j
 from hflray.support.arrays import FloatArray
@@ -17,6 +19,17 @@ class Dvfs(Compute):
         iterations, data = (1.0, work.passes) if work.data is None else (work.local_iterations, work.data)
         delay_s = compute_delay_s(iterations, device.cycles_per_sample, data, setting)
         return delay_s, compute_energy_j(device.capacitance, iterations, device.cycles_per_sample, data, setting)
+
+    def derivatives(self, setting: FloatArray, device: Device, work: Work) -> tuple[tuple[FloatArray, ...], ...]:
+        """Return the computing with its derivatives by log f."""
+        delay_s, energy_j = self.run(setting, device, work)
+        return (delay_s, -delay_s, delay_s), (energy_j, 2 * energy_j, 4 * energy_j)
+
+    def least_j(self, seconds: FloatArray, device: Device, work: Work) -> FloatArray:
+        """Return the joules at the frequency that takes so many seconds."""
+        setting = device.cycles_per_sample * work.passes / seconds
+        joules = device.capacitance / 2 * setting**2 * device.cycles_per_sample * work.passes
+        return np.where((seconds > 0) & (setting <= device.max_cpu_hz * (1 + 1e-9)), joules, np.inf)
 
 
 class MeasuredCompute(Compute):
