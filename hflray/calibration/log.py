@@ -106,11 +106,11 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     again = every.duplicated().to_numpy()
     if again.any():
         second = int(np.flatnonzero(again)[0])
-        first = int(np.flatnonzero((every == every.iloc[second]).to_numpy().sum(axis=1) == every.iloc[second].count())[0])
-        notes.append(
-            f"{again.sum():,} rows repeat an earlier one, as row {table.row(second)} that of row {table.row(first)}, and "
-            "count once"
+        first = int(
+            np.flatnonzero((every == every.iloc[second]).to_numpy().sum(axis=1) == every.iloc[second].count())[0]
         )
+        rows = f"row {table.row(second)} does row {table.row(first)}"
+        notes.append(f"{again.sum():,} rows repeat an earlier one, as {rows}, and count once")
         device, edge, numbers = device[~again], edge[~again], {name: each[~again] for name, each in numbers.items()}
     return Log(devices, edges, device, edge, numbers, tuple(notes))
 

@@ -93,9 +93,7 @@ def judge(log: Log, model: Model) -> list[Verdict]:
     return verdicts
 
 
-def _verdict(
-    kind: str, name: str, log: Log, model: Model, error: FloatArray, reasons: list[str], why: str
-) -> Verdict:
+def _verdict(kind: str, name: str, log: Log, model: Model, error: FloatArray, reasons: list[str], why: str) -> Verdict:
     tested = np.flatnonzero(np.isfinite(error))
     few = _counts(log).max() < LEAST_ROWS
     if not len(tested):
@@ -116,7 +114,9 @@ def _verdict(
 
 
 def _spread(name: str, model: Model) -> FloatArray:
-    return model.watts[name].spread if name in model.watts else (model.train if name == "train_s" else model.send).spread
+    return (
+        model.watts[name].spread if name in model.watts else (model.train if name == "train_s" else model.send).spread
+    )
 
 
 def _counts(log: Log) -> IntArray:
@@ -140,7 +140,11 @@ def _why_not(kind: str, log: Log) -> str:
     if kind == LATER:
         return f"no device with {LEAST_ROWS} rows has {LEAST_ROUNDS} rounds that tell its constants apart"
     if kind == EDGES:
-        return "the log has no column edge" if not log.edges else "no device has rows at two edges of which one predicts the other"
+        return (
+            "the log has no column edge"
+            if not log.edges
+            else "no device has rows at two edges of which one predicts the other"
+        )
     return "no device has three batch sizes, or three numbers of steps, of which two predict the third"
 
 
@@ -290,7 +294,9 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
         small = "milliseconds" if name.endswith("_s") else "millijoules"
         if len(odd) and 2 * len(odd) <= len(levels) and others.max() / others.min() < ALIKE:
             n = int(odd[0])
-            guess = f"it looks like {small}" if ratio[n] > 1 else f"the others look like {small}, or it like another unit"
+            guess = (
+                f"it looks like {small}" if ratio[n] > 1 else f"the others look like {small}, or it like another unit"
+            )
             if name == "send_s" and _is_thousand(np.nanmedian(np.delete(bytes_of, n)) / bytes_of[n]):
                 guess = "its bytes look like kilobytes"
             device = one_line(log.devices[n])
