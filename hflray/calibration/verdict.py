@@ -28,11 +28,11 @@ LEAST_ROWS, LEAST_ROUNDS = 8, 4  # of a device that is tested
 LEAST_CONFIGURATIONS, OVER_NOISE = 4, 3.0  # for ranks: how many differ, by how many times their noise
 OFF, MOST_OFF = 0.5, 0.1  # a relative error that makes a row an outlier, and the part of such rows that is accepted
 LEAST_DRIFT, DRIFT_LEVEL = np.log(1.2), 0.01  # over all rounds, on logarithms; and the level over all devices
-REGIME_ROWS, LEAST_PART, LEAST_RATIO, LEAST_GAP = 16, 0.1, np.log(1.3), 5.0  # the gap in spreads of a regime
+REGIME_ROWS, LEAST_PART, LEAST_RATIO, LEAST_GAP = 16, 0.15, np.log(1.3), 5.0  # the gap in spreads of a regime
 THOUSAND, ALIKE = (500.0, 2000.0), 30.0  # ratios that look like a unit; the most ratio among the other devices
 # What a log's medians lie between unless a unit is wrong. 4e-4 s a byte are 20 kbit/s.
 PLAUSIBLE = {
-    "train_s": ("s a step", 1e-8, 600.0), "send_s": ("s a byte", 8e-12, 4e-4),
+    "train_s": ("s a step", 1e-8, 60.0), "send_s": ("s a byte", 8e-12, 4e-4),
     "train_j": ("W", 5e-3, 2e3), "send_j": ("W", 5e-3, 2e3),
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ def _verdict(kind: str, name: str, log: Log, model: Model, error: FloatArray, re
         return Verdict(kind, name, DOES_NOT if kind == LATER and few else NOT, why)
     size = np.abs(error[tested])
     middle, spread = float(np.median(size)), float(np.nanmedian(_spread(name, model)))
-    rank = _rank(log, name, tested, error, spread)
+    rank = _rank(log, name, tested[size <= OFF], error, spread)
     off = float((size > OFF).mean())
     if off > MOST_OFF:
         reasons = [*reasons, f"outliers: {off:.0%} of the rows are off by more than half"]
@@ -175,7 +175,7 @@ def _thirds(log: Log) -> Iterable[BoolArray]:
 
 
 def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: float) -> float:
-    """Return the rank correlation of configurations, each by medians; NaN: they do not differ by more than noise."""
+    """Return the rank correlation of configurations, each by medians, without outliers; NaN: they differ by noise only."""
     work = ("samples", "steps") if name.startswith("train") else ("bytes",)
     frame = pd.DataFrame({"device": log.device, **{key: log.numbers[key] for key in work}})
     if name.startswith("send"):
@@ -186,7 +186,7 @@ def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: floa
     grouped = frame.groupby(keys)[["measured", "predicted"]]
     middle = grouped.median()
     middle = middle[(middle > 0).all(axis=1)]
-    noise = spread / np.sqrt(len(frame) / max(len(middle), 1)) if np.isfinite(spread) else 0.0
+    noise = spread * np.sqrt(len(middle) / max(len(frame), 1)) if np.isfinite(spread) else 0.0
     if len(middle) < LEAST_CONFIGURATIONS or np.log(middle["predicted"]).std() <= max(OVER_NOISE * noise, 1e-6):
         return float("nan")
     return float(middle["measured"].rank().corr(middle["predicted"].rank()))
@@ -220,7 +220,7 @@ def _named(log: Log, values: FloatArray, text: Callable[[int], str], what: str) 
 
 
 def _is_thousand(ratio: float) -> bool:
-    return THOUSAND[0] < ratio < THOUSAND[1]
+    return bool(THOUSAND[0] < ratio < THOUSAND[1])
 
 
 def _drifts(residual: FloatArray, rounds: FloatArray, device: IntArray, devices: int) -> FloatArray:
@@ -306,7 +306,7 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
             guess = f"{name} looks like {small}" if (middle > most) else f"{name} looks like another unit"
             if name in WATTS and middle < least:
                 guess = f"{WATTS[name][1]} looks like milliseconds"
-            guess += ", or bytes like kilobytes" * (name == "send_s" and middle > most)
+            guess += ", or bytes like kilobytes" * int(name == "send_s" and middle > most)
             text = f"{middle:.3g} {what} at the median, and {least:g} to {most:g} are plausible: {guess}"
             verdicts[name] = Verdict(UNITS, name, DOES_NOT, text)
     return list(verdicts.values())
