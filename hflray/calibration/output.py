@@ -82,7 +82,9 @@ def _notes(made: Calibration) -> list[str]:
     few = np.bincount(log.device, minlength=len(log.devices)) < LEAST_ROWS
     some = [one_line(log.devices[n]) for n in np.flatnonzero(few)[:3]]
     if some:
-        notes.append(f"{few.sum():,} of {len(few):,} devices, such as {', '.join(some)}, have under {LEAST_ROWS} rows: not tested")
+        notes.append(
+            f"{few.sum():,} of {len(few):,} devices, such as {', '.join(some)}, have under {LEAST_ROWS} rows: not tested"
+        )
     reasons = {
         "step_s": "its batch is constant, so that steps and samples are collinear",
         "fixed_s": "its work is constant", "seconds_per_sample": "it has no samples",

@@ -2,7 +2,7 @@
 
 Of each device the last quarter of its rounds is held out (*later rounds*), one of its edges (*unseen edges*), and in
 turn each third of its batch sizes and of its numbers of steps (*unseen batch or steps*). A verdict is "fits" if the
-median relative error is at most 10 % and the ranks of configurations correlate by 0.9 or more. Ranks are asked where
+median relative error is at most 10 % and the ranks of configurations correlate by 0.9 or more. Ranks count where
 configurations differ by more than noise. Residuals over rounds only say why, and find two regimes.
 """
 
@@ -25,7 +25,8 @@ FITS, DOES_NOT, NOT = "fits", "does not fit", "not tested"
 LATER, EDGES, WORK, UNITS = "later rounds", "unseen edges", "unseen batch or steps", "units"
 MOST_ERROR, LEAST_RANK = 0.1, 0.9
 LEAST_ROWS, LEAST_ROUNDS = 8, 4  # of a device that is tested
-LEAST_CONFIGURATIONS, OVER_NOISE = 4, 3.0  # for ranks: how many differ, by how many times their noise
+LEAST_CONFIGURATIONS = 4  # for ranks
+DRAWS, MOST_DRAWN = 100, 1000  # of noise on how many configurations, which say whether ranks can reach `LEAST_RANK`
 OFF, MOST_OFF = 0.5, 0.1  # a relative error that makes a row an outlier, and the part of such rows that is accepted
 LEAST_DRIFT, DRIFT_LEVEL = np.log(1.2), 0.01  # over all rounds, on logarithms; and the level over all devices
 REGIME_ROWS, LEAST_PART, LEAST_RATIO, LEAST_GAP = 16, 0.15, np.log(1.3), 5.0  # the gap in spreads of a regime
@@ -175,7 +176,10 @@ def _thirds(log: Log) -> Iterable[BoolArray]:
 
 
 def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: float) -> float:
-    """Return the rank correlation of configurations, each by medians, without outliers; NaN: they differ by noise only."""
+    """Return the rank correlation of configurations, each by medians, without outliers.
+
+    It is NaN with few configurations, and where noise on what was predicted alone may bring it below `LEAST_RANK`.
+    """
     work = ("samples", "steps") if name.startswith("train") else ("bytes",)
     frame = pd.DataFrame({"device": log.device, **{key: log.numbers[key] for key in work}})
     if name.startswith("send"):
@@ -186,10 +190,14 @@ def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: floa
     grouped = frame.groupby(keys)[["measured", "predicted"]]
     middle = grouped.median()
     middle = middle[(middle > 0).all(axis=1)]
-    noise = spread * np.sqrt(len(middle) / max(len(frame), 1)) if np.isfinite(spread) else 0.0
-    if len(middle) < LEAST_CONFIGURATIONS or np.log(middle["predicted"]).std() <= max(OVER_NOISE * noise, 1e-6):
-        return float("nan")
-    return float(middle["measured"].rank().corr(middle["predicted"].rank()))
+    rank = float(middle["measured"].rank().corr(middle["predicted"].rank()))
+    if len(middle) < LEAST_CONFIGURATIONS or rank >= LEAST_RANK:
+        return rank if len(middle) >= LEAST_CONFIGURATIONS else float("nan")
+    some = np.unique(np.linspace(0, len(middle) - 1, MOST_DRAWN).astype(int))
+    predicted, count = middle["predicted"].to_numpy()[some], grouped.size().reindex(middle.index).to_numpy()[some]
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(some))) * np.nan_to_num(spread) / np.sqrt(count)
+    drawn = [pd.Series(predicted * np.exp(each)).rank().corr(pd.Series(predicted).rank()) for each in noise]
+    return rank if np.quantile(drawn, 0.05) >= LEAST_RANK else float("nan")
 
 
 def _residual_reasons(log: Log, name: str, predicted: FloatArray, error: FloatArray) -> list[str]:
