@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit  # Student's quantile; scipy.stats takes a second to import
 
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
@@ -34,7 +34,7 @@ class Fit:
     Attributes:
         values: (G, K), of each column; 0 where the rows do not tell it apart.
         low, high: the 95 % interval of each, (G, K); NaN where there is none.
-        told: whether the rows of a group tell a column apart from those before it, (G, K).
+        apart: whether the rows of a group tell a column apart from those before it, (G, K).
         spread: the relative standard deviation of errors, (G,).
         rows: how many rows of a group were used, (G,).
     """
@@ -42,7 +42,7 @@ class Fit:
     values: FloatArray
     low: FloatArray
     high: FloatArray
-    told: BoolArray
+    apart: BoolArray
     spread: FloatArray
     rows: IntArray
 
@@ -77,15 +77,15 @@ def fit(y: FloatArray, x: FloatArray, group: IntArray, groups: int, brief: bool 
     scale[scale == 0] = 1.0
     z = x / scale[group]
     rows = np.bincount(group, minlength=groups)
-    told = _told(_gram(z, np.ones(len(y)), group, groups))
-    free = np.maximum(rows - told.sum(axis=1), 1)
+    apart = _are_apart(_gram(z, np.ones(len(y)), group, groups))
+    free = np.maximum(rows - apart.sum(axis=1), 1)
     middle = medians(y, group, groups)[group]
     expected, weight = np.clip(y, middle / 10, middle * 10), np.ones(len(y))
     b = np.zeros((groups, count))
     for iteration in range(BRIEF_ITERATIONS if brief else ITERATIONS):
         u = z / expected[:, None]
         gram, right = _gram(u, weight, group, groups), _right(u, weight * y / expected, group, groups)
-        b = _nonnegative(gram, right, told)
+        b = _nonnegative(gram, right, apart)
         former, expected = expected, (z * b[group]).sum(axis=1)
         expected = np.maximum(expected, np.minimum(y, middle) * 1e-3)
         error = y / expected - 1
@@ -96,22 +96,22 @@ def fit(y: FloatArray, x: FloatArray, group: IntArray, groups: int, brief: bool 
         if len(y) and np.abs(expected / former - 1).max() < CONVERGED:
             break
     values = b / scale
-    spread = np.where(rows > told.sum(axis=1), spread, np.nan)
+    spread = np.where(rows > apart.sum(axis=1), spread, np.nan)
     none = np.full((groups, count), np.nan)
     if brief:
-        return Fit(values, none, none, told, spread, rows)
+        return Fit(values, none, none, apart, spread, rows)
     u, inner, pull = z / expected[:, None], np.abs(error) <= most, np.clip(error, -most, most)
-    free_b = _solve(gram, right, told)
-    inverse = np.linalg.inv(_masked(_gram(u, inner.astype(float), group, groups), told))
-    leverage = np.einsum("ni,nij,nj->n", u * told[group], inverse[group], u * told[group])
+    free_b = _solve(gram, right, apart)
+    inverse = np.linalg.inv(_masked(_gram(u, inner.astype(float), group, groups), apart))
+    leverage = np.einsum("ni,nij,nj->n", u * apart[group], inverse[group], u * apart[group])
     squares = (pull / (1 - np.clip(leverage, 0, MOST_LEVERAGE))) ** 2
     meat = _gram(u, squares, group, groups)
     error_b = np.sqrt(np.maximum(np.einsum("gij,gjk,gki->gi", inverse, meat, inverse), 0.0))
-    reach = stats.t.ppf(1 - 0.025 / np.maximum(told.sum(axis=1), 1), free)[:, None] * error_b
-    has = told & (rows > told.sum(axis=1))[:, None]
+    reach = stdtrit(free, 1 - 0.025 / np.maximum(apart.sum(axis=1), 1))[:, None] * error_b
+    has = apart & (rows > apart.sum(axis=1))[:, None]
     low = np.where(has, np.clip(free_b - reach, 0, b), np.nan) / scale
     high = np.where(has, np.maximum(free_b + reach, b), np.nan) / scale
-    return Fit(values, low, high, told, spread, rows)
+    return Fit(values, low, high, apart, spread, rows)
 
 
 def _right(u: FloatArray, y: FloatArray, group: IntArray, groups: int) -> FloatArray:
@@ -126,33 +126,33 @@ def _gram(u: FloatArray, weight: FloatArray, group: IntArray, groups: int) -> Fl
     return gram
 
 
-def _told(gram: FloatArray) -> BoolArray:
+def _are_apart(gram: FloatArray) -> BoolArray:
     """Return which columns the columns before them do not explain, by Cholesky's elimination, (G, K)."""
-    left, told = gram.copy(), np.zeros(gram.shape[:2], bool)
+    left, apart = gram.copy(), np.zeros(gram.shape[:2], bool)
     for k in range(gram.shape[1]):
-        told[:, k] = left[:, k, k] > APART * gram[:, k, k]
-        pivot = np.where(told[:, k], left[:, k, k], 1.0)
+        apart[:, k] = left[:, k, k] > APART * gram[:, k, k]
+        pivot = np.where(apart[:, k], left[:, k, k], 1.0)
         change = left[:, :, k, None] * left[:, None, k, :] / pivot[:, None, None]
-        left -= np.where(told[:, k, None, None], change, 0.0)
-    return told
+        left -= np.where(apart[:, k, None, None], change, 0.0)
+    return apart
 
 
-def _masked(gram: FloatArray, told: BoolArray) -> FloatArray:
+def _masked(gram: FloatArray, apart: BoolArray) -> FloatArray:
     """Return the matrices with those of the identity in place of columns that are not told apart, never singular."""
     size = np.maximum(np.einsum("gii->gi", gram), 1e-300)
     ridge = np.eye(gram.shape[1]) * (1e-12 * size)[:, :, None]
-    return np.where(told[:, :, None] & told[:, None, :], gram + ridge, np.eye(gram.shape[1]))
+    return np.where(apart[:, :, None] & apart[:, None, :], gram + ridge, np.eye(gram.shape[1]))
 
 
-def _solve(gram: FloatArray, right: FloatArray, told: BoolArray) -> FloatArray:
-    return np.asarray(np.linalg.solve(_masked(gram, told), np.where(told, right, 0.0)[:, :, None])[:, :, 0])
+def _solve(gram: FloatArray, right: FloatArray, apart: BoolArray) -> FloatArray:
+    return np.asarray(np.linalg.solve(_masked(gram, apart), np.where(apart, right, 0.0)[:, :, None])[:, :, 0])
 
 
-def _nonnegative(gram: FloatArray, right: FloatArray, told: BoolArray) -> FloatArray:
+def _nonnegative(gram: FloatArray, right: FloatArray, apart: BoolArray) -> FloatArray:
     """Return the nonnegative least squares, (G, K): the best solution on a subset of columns without negative ones."""
     best, gain = np.zeros(right.shape), np.zeros(len(right))
     for subset in product((True, False), repeat=right.shape[1]):
-        b = _solve(gram, right, told & np.array(subset))
+        b = _solve(gram, right, apart & np.array(subset))
         value = (b * right).sum(axis=1)
         better = (b >= 0).all(axis=1) & (value > gain)
         best[better], gain[better] = b[better], value[better]

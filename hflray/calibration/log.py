@@ -54,13 +54,13 @@ def renamed_columns(texts: Sequence[str]) -> dict[str, str]:
     """Return the names in the file by known names, from ``known=theirs,…``. Raises ConfigError: a text is wrong."""
     renamed: dict[str, str] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
-        known_name, is_pair, theirs = (piece.strip() for piece in part.partition("="))
-        if not (is_pair and theirs) or known_name not in (*NEEDED, *OPTIONAL) or known_name in renamed:
+        known_name, is_pair, in_file = (piece.strip() for piece in part.partition("="))
+        if not (is_pair and in_file) or known_name not in (*NEEDED, *OPTIONAL) or known_name in renamed:
             raise ConfigError(
                 f"--columns: got {shorten(part)}; accepted: NAME=NAME_IN_THE_FILE, each once, with one of "
                 f"{', '.join((*NEEDED, *OPTIONAL))}; correct it"
             )
-        renamed[known_name] = theirs
+        renamed[known_name] = in_file
     return renamed
 
 
@@ -111,7 +111,7 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
         )
         rows = f"row {table.row(second)} does row {table.row(first)}"
         notes.append(f"{again.sum():,} rows repeat an earlier one, as {rows}, and count once")
-        device, edge, numbers = device[~again], edge[~again], {name: each[~again] for name, each in numbers.items()}
+        device, edge, numbers = device[~again], edge[~again], {name: values[~again] for name, values in numbers.items()}
     return Log(devices, edges, device, edge, numbers, tuple(notes))
 
 

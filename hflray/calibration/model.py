@@ -23,7 +23,7 @@ POLISHES = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class Routes:
     """The links of a log: their devices and edges, (L,), and the link of each row, (n,)."""
 
     device: IntArray
@@ -31,7 +31,7 @@ class Links:
     of_row: IntArray
 
     @classmethod
-    def of(cls, log: Log) -> Links:
+    def of(cls, log: Log) -> Routes:
         """Return the links of a log, by device and edge."""
         most = max(len(log.edges), 1)
         pairs, of_row = np.unique(log.device * most + log.edge, return_inverse=True)
@@ -51,7 +51,7 @@ class Model:
         watts: of ``train_j`` and ``send_j``, where the log has them: the watts of each device.
     """
 
-    links: Links
+    links: Routes
     train: Fit
     send: Fit
     alone: Fit
@@ -77,7 +77,7 @@ class Model:
             "send_s": byte_s * log.numbers["bytes"] + latency_s,
         }
         return predicted | {
-            name: each.values[log.device, 0] * predicted[WATTS[name][1]] for name, each in self.watts.items()
+            name: fitted.values[log.device, 0] * predicted[WATTS[name][1]] for name, fitted in self.watts.items()
         }
 
 
@@ -85,7 +85,7 @@ def _computing(log: Log) -> FloatArray:
     return np.stack([log.numbers["samples"], log.numbers["steps"], np.ones(len(log))], axis=-1)
 
 
-def fit_model(log: Log, links: Links) -> Model:
+def fit_model(log: Log, links: Routes) -> Model:
     """Return the constants from all rows, with intervals."""
     sending = _sending(log, links, None)
     train = fit(log.numbers["train_s"], _computing(log), log.device, len(log.devices))
@@ -116,7 +116,7 @@ def _watts(log: Log, names: tuple[str, ...], left_out: BoolArray | None) -> dict
     return fits
 
 
-def _sending(log: Log, links: Links, left_out: BoolArray | None) -> tuple[Fit, Fit, FloatArray, FloatArray]:
+def _sending(log: Log, links: Routes, left_out: BoolArray | None) -> tuple[Fit, Fit, FloatArray, FloatArray]:
     """Return `SENDING` of links and of devices alone, and the factors of devices and of edges (`Model`)."""
     brief, devices, edges = left_out is not None, len(log.devices), max(len(log.edges), 1)
     y = log.numbers["send_s"] if left_out is None else np.where(left_out, np.nan, log.numbers["send_s"])
@@ -127,10 +127,10 @@ def _sending(log: Log, links: Links, left_out: BoolArray | None) -> tuple[Fit, F
     send = fit(y, x, links.of_row, len(links.device), brief)
     usual = np.array([1.0 if not log.has("bytes") else np.nanmedian(log.numbers["bytes"]), 1.0])
     with np.errstate(divide="ignore", invalid="ignore"):
-        level, own = np.log(send.values @ usual), np.log(alone.values @ usual)
+        level, alone_level = np.log(send.values @ usual), np.log(alone.values @ usual)
     level[~np.isfinite(level)] = np.nan
     of_edge = np.zeros(edges)
     for _ in range(POLISHES):  # Tukey's median polish
         of_device = medians(level - of_edge[links.edge], links.device, devices)
         of_edge = medians(level - of_device[links.device], links.edge, edges)
-    return send, alone, np.exp(of_device - own), np.exp(of_edge)
+    return send, alone, np.exp(of_device - alone_level), np.exp(of_edge)

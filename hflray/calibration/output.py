@@ -17,10 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hflray import __version__
 from hflray.calibration.fit import Fit
 from hflray.calibration.log import Log
-from hflray.calibration.model import COMPUTING, SENDING, WATTS, Links, Model, fit_model
+from hflray.calibration.model import COMPUTING, SENDING, WATTS, Model, Routes, fit_model
 from hflray.calibration.verdict import LEAST_ROWS, Verdict, judge, overall
 from hflray.errors import ConfigError
-from hflray.support.arrays import FloatArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.files import write
 from hflray.support.terminal.tables import MISSING, TextTable
 from hflray.support.text import one_line
@@ -28,6 +28,7 @@ from hflray.support.text import one_line
 FILES = ("devices.csv", "edges.csv", "links.csv", "calibration.json", "sweep.yaml", "index.html")
 LINK = ("mbps", "latency_s")
 NO_EDGE = "edge"  # the name of the only edge of a log without edges
+LEAST_SAMPLE_S = 1e-12
 LEAST_BYTE_S = 8e-12  # of a link whose seconds do not grow with its bytes: 1 Tbit/s
 MOST_LINKS = 1_000_000  # rows of links.csv
 SHOWN_ROWS, SHOWN_POINTS = 200, 1500  # of a table, and of a chart of the page
@@ -69,7 +70,7 @@ def calibrate(log: Log, given_w: dict[str, float] | None = None) -> Calibration:
     for name in ("train_s", "send_s"):
         if not log.has(name):
             raise ConfigError(f"LOG, column {name}: no row has a number above 0; accepted: seconds; give them")
-    model = fit_model(log, Links.of(log))
+    model = fit_model(log, Routes.of(log))
     for name in model.watts:
         if WATTS[name][0] in (given_w or {}):
             raise ConfigError(f"--{WATTS[name][0].replace('_', '-')}: got it with a log that has {name}; leave it out")
@@ -80,10 +81,10 @@ def calibrate(log: Log, given_w: dict[str, float] | None = None) -> Calibration:
 def _notes(made: Calibration) -> list[str]:
     log, model, notes = made.log, made.model, list[str]()
     few = np.bincount(log.device, minlength=len(log.devices)) < LEAST_ROWS
-    some = [one_line(log.devices[n]) for n in np.flatnonzero(few)[:3]]
-    if some:
+    named = [one_line(log.devices[n]) for n in np.flatnonzero(few)[:3]]
+    if named:
         notes.append(
-            f"{few.sum():,} of {len(few):,} devices, such as {', '.join(some)}, have under {LEAST_ROWS} rows: not tested"
+            f"{few.sum():,} of {len(few):,} devices, such as {', '.join(named)}, have under {LEAST_ROWS} rows: untested"
         )
     reasons = {
         "step_s": "its batch is constant, so that steps and samples are collinear",
@@ -92,7 +93,7 @@ def _notes(made: Calibration) -> list[str]:
     }  # fmt: skip
     for fitted, names in ((model.train, COMPUTING), (model.send, SENDING)):
         for k, name in enumerate(names):
-            blind = (fitted.rows > 0) & ~fitted.told[:, k]
+            blind = (fitted.rows > 0) & ~fitted.apart[:, k]
             if name in reasons and blind.any():
                 whose = "device" if fitted is model.train else "device and edge"
                 text = f"{name} is 0 and not tested for {blind.sum():,} of {len(blind):,} ({whose})"
@@ -109,8 +110,12 @@ def _notes(made: Calibration) -> list[str]:
     links = len(log.devices) * max(len(log.edges), 1) - len(model.links.device)
     if links:
         notes.append(f"{links:,} links have no row; links.csv says what their devices and edges take beside others")
+    fits = {"train_s": model.train, "send_s": model.alone, **model.watts}
+    for name, fitted in fits.items():
+        if empty := int((fitted.rows == 0).sum()):
+            notes.append(f"{empty:,} of {len(few):,} devices have no {name}: the tables say the median of the others")
     for column in made.lacking:
-        joules = next(name for name, (each, _) in WATTS.items() if each == column)
+        joules = next(name for name, (watts, _) in WATTS.items() if watts == column)
         notes.append(
             f"the log has no {joules}, so that devices.csv lacks {column}, which measured physics needs; give --"
             f"{column.replace('_', '-')} or add the column"
@@ -121,17 +126,17 @@ def _notes(made: Calibration) -> list[str]:
 def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     """Write all files into a folder and return their paths; `source` is the name of the log."""
     log, model = made.log, made.model
-    watts = {WATTS[name][0]: each.values[:, 0] for name, each in model.watts.items()}
+    watts = {WATTS[name][0]: _filled(fitted.values[:, 0], fitted.rows) for name, fitted in model.watts.items()}
     watts |= {column: np.full(len(log.devices), value) for column, value in made.given_w.items()}
     order = [COMPUTING.index(name) for name in ("fixed_s", "step_s", "seconds_per_sample")]
-    computing = {COMPUTING[k]: np.where(model.train.rows > 0, model.train.values[:, k], np.nan) for k in order}
-    if not (computing["seconds_per_sample"] > 0).all():  # the table's reader takes no 0 in this column
-        computing["seconds_per_sample"] = np.maximum(computing["seconds_per_sample"], 1e-12)
+    computing = {COMPUTING[k]: _filled(model.train.values[:, k], model.train.rows) for k in order}
+    # The table's reader takes no 0 in this column.
+    computing["seconds_per_sample"] = np.maximum(computing["seconds_per_sample"], LEAST_SAMPLE_S)
     edges = log.edges or (NO_EDGE,)
-    device, edge = (each.ravel() for each in np.indices((len(log.devices), len(edges))))
+    device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
     if len(device) > MOST_LINKS:
         device, edge = model.links.device, model.links.edge
-    byte_s, latency_s = model.sending(device, edge)
+    byte_s, latency_s = (_filled(values, np.isfinite(values)) for values in model.sending(device, edge))
     texts = {
         "devices.csv": _csv(["device", *computing, *watts], log.devices, *computing.values(), *watts.values()),
         "edges.csv": _csv(["edge"], edges),
@@ -149,6 +154,11 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     return [write(folder / name, texts[name]) for name in FILES]
 
 
+def _filled(values: FloatArray, rows: IntArray | BoolArray) -> FloatArray:
+    """Return the values, with the median of the others where there are no rows."""
+    return np.where(rows > 0, values, np.median(values[rows > 0]))
+
+
 def _csv(names: Sequence[str], *columns: Iterable[str] | FloatArray) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -161,7 +171,7 @@ def _csv(names: Sequence[str], *columns: Iterable[str] | FloatArray) -> str:
 def _constants(fitted: Fit, names: Sequence[str], n: int) -> dict[str, Any]:
     return {
         name: {
-            "value": float(fitted.values[n, k]), "told_apart": bool(fitted.told[n, k]),
+            "value": float(fitted.values[n, k]), "told_apart": bool(fitted.apart[n, k]),
             "interval_95": None if np.isnan(fitted.low[n, k]) else [fitted.low[n, k], _number(fitted.high[n, k])],
         }
         for k, name in enumerate(names)
@@ -175,15 +185,15 @@ def _number(value: float) -> float | None:
 def _content(made: Calibration, source: str) -> dict[str, Any]:
     log, model = made.log, made.model
     watts = [
-        {WATTS[name][0]: _constants(each, ["value"], n)["value"] for name, each in model.watts.items()}
+        {WATTS[name][0]: _constants(fitted, ["value"], n)["value"] for name, fitted in model.watts.items()}
         for n in range(len(log.devices))
     ]
     edges = log.edges or (NO_EDGE,)
     sending = _as_rates(model.send)
-    verdicts = [verdict._asdict() for verdict in made.verdicts]
+    verdicts = [verdict._asdict().items() for verdict in made.verdicts]
     return {
         "hflray": __version__, "log": source, "rows": len(log), "answer": made.answer,
-        "verdicts": [{k: _number(v) if isinstance(v, float) else v for k, v in each.items()} for each in verdicts],
+        "verdicts": [{k: _number(v) if isinstance(v, float) else v for k, v in items} for items in verdicts],
         "notes": made.notes, "given_w": made.given_w,
         "devices": [{"device": name, **_constants(model.train, COMPUTING, n), **watts[n]}
                     for n, name in enumerate(log.devices)],
@@ -227,10 +237,12 @@ sweep:
 def verdict_table(made: Calibration) -> TextTable:
     """Return the verdicts as a table."""
     table = TextTable("", ["held out", "of", "answer", "median error", "rank", "rows", "why"], align="lllrrrl")
-    for each in made.verdicts:
-        error, rank = ("–" if np.isnan(each.median_error) else f"{each.median_error:.1%}",
-                       "–" if np.isnan(each.rank) else f"{each.rank:.2f}")  # fmt: skip
-        table.add_row(each.kind, each.quantity, each.answer, error, rank, f"{each.rows:,}", one_line(each.reason))
+    for verdict in made.verdicts:
+        error, rank = ("–" if np.isnan(verdict.median_error) else f"{verdict.median_error:.1%}",
+                       "–" if np.isnan(verdict.rank) else f"{verdict.rank:.2f}")  # fmt: skip
+        table.add_row(
+            verdict.kind, verdict.quantity, verdict.answer, error, rank, f"{verdict.rows:,}", one_line(verdict.reason)
+        )
     return table
 
 
@@ -247,10 +259,10 @@ def constant_tables(made: Calibration, most: int) -> list[TextTable]:
         ("links", ("device", "edge"), links, [(_as_rates(model.send), LINK)]),
     ):  # fmt: skip
         more = f"the first {most:,} of {len(rows):,} {title}; calibration.json has all" if len(rows) > most else ""
-        headings = [*heads, "rows", *(name for _, each in parts for name in each)]
+        headings = [*heads, "rows", *(name for _, columns in parts for name in columns)]
         table = TextTable(f"constants of {title}, with 95 % intervals", headings, align="l" * len(heads), caption=more)
         for n, cells in enumerate(rows[:most]):
-            numbers = [_cell(f, n, k) for f, each in parts for k in range(len(each))]
+            numbers = [_cell(f, n, k) for f, columns in parts for k in range(len(columns))]
             table.add_row(*cells, f"{parts[0][0].rows[n]:,}", *numbers)
         tables.append(table)
     return tables
@@ -271,7 +283,7 @@ def _as_rates(send: Fit) -> Fit:
 
 
 def _cell(fitted: Fit, n: int, k: int) -> str:
-    if not fitted.told[n, k]:
+    if not fitted.apart[n, k]:
         return MISSING
     interval = "" if np.isnan(fitted.low[n, k]) else f" [{fitted.low[n, k]:.3g}, {fitted.high[n, k]:.3g}]"
     return f"{fitted.values[n, k]:.3g}{interval}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from hflray.calibration.fit import medians
 from hflray.calibration.log import Log
@@ -26,6 +26,7 @@ LATER, EDGES, WORK, UNITS = "later rounds", "unseen edges", "unseen batch or ste
 MOST_ERROR, LEAST_RANK = 0.1, 0.9
 LEAST_ROWS, LEAST_ROUNDS = 8, 4  # of a device that is tested
 LEAST_CONFIGURATIONS = 4  # for ranks
+ALIKE_PART = 0.035  # the least noise of a configuration: two that differ by 5 % may change places
 DRAWS, MOST_DRAWN = 100, 1000  # of noise on how many configurations, which say whether ranks can reach `LEAST_RANK`
 OFF, MOST_OFF = 0.5, 0.1  # a relative error that makes a row an outlier, and the part of such rows that is accepted
 LEAST_DRIFT, DRIFT_LEVEL = np.log(1.2), 0.01  # over all rounds, on logarithms; and the level over all devices
@@ -128,10 +129,10 @@ def _predictable(kind: str, name: str, log: Log, model: Model, rest: Model) -> B
     """Return the rows of devices with enough rows whose constants the rest tells apart as all rows do."""
     use = (_counts(log) >= LEAST_ROWS)[log.device]
     if name.startswith("train"):
-        return np.asarray(use & (rest.train.told == model.train.told).all(axis=1)[log.device])
+        return np.asarray(use & (rest.train.apart == model.train.apart).all(axis=1)[log.device])
     if kind == EDGES:
-        return np.asarray(use & (rest.alone.told == model.alone.told).all(axis=1)[log.device])
-    return np.asarray(use & (rest.send.told == model.send.told).all(axis=1)[model.links.of_row])
+        return np.asarray(use & (rest.alone.apart == model.alone.apart).all(axis=1)[log.device])
+    return np.asarray(use & (rest.send.apart == model.send.apart).all(axis=1)[model.links.of_row])
 
 
 def _why_not(kind: str, log: Log) -> str:
@@ -193,10 +194,15 @@ def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: floa
     rank = float(middle["measured"].rank().corr(middle["predicted"].rank()))
     if len(middle) < LEAST_CONFIGURATIONS or rank >= LEAST_RANK:
         return rank if len(middle) >= LEAST_CONFIGURATIONS else float("nan")
-    some = np.unique(np.linspace(0, len(middle) - 1, MOST_DRAWN).astype(int))
-    predicted, count = middle["predicted"].to_numpy()[some], grouped.size().reindex(middle.index).to_numpy()[some]
-    noise = np.random.default_rng(0).standard_normal((DRAWS, len(some))) * np.nan_to_num(spread) / np.sqrt(count)
-    drawn = [pd.Series(predicted * np.exp(each)).rank().corr(pd.Series(predicted).rank()) for each in noise]
+    drawn_from = np.unique(np.linspace(0, len(middle) - 1, MOST_DRAWN).astype(int))
+    predicted, count = (
+        middle["predicted"].to_numpy()[drawn_from],
+        grouped.size().reindex(middle.index).to_numpy()[drawn_from],
+    )
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(drawn_from))) * np.maximum(
+        np.nan_to_num(spread) / np.sqrt(count), ALIKE_PART
+    )
+    drawn = [pd.Series(predicted * np.exp(errors)).rank().corr(pd.Series(predicted).rank()) for errors in noise]
     return rank if np.quantile(drawn, 0.05) >= LEAST_RANK else float("nan")
 
 
@@ -217,14 +223,14 @@ def _residual_reasons(log: Log, name: str, predicted: FloatArray, error: FloatAr
     ]  # fmt: skip
 
 
-def _named(log: Log, values: FloatArray, text: Callable[[int], str], what: str) -> list[str]:
+def _named(log: Log, values: FloatArray, text: Callable[[int], str], reason: str) -> list[str]:
     """Return a reason that names the worst device and counts all whose value is finite, if there are any."""
     places = np.flatnonzero(np.isfinite(values))
     if not len(places):
         return []
     worst = int(places[np.argmax(np.abs(values[places]))])
     several = f"{len(places)} of {len(log.devices)} devices, such as " if len(places) > 1 else "device "
-    return [f"{what} of {several}{one_line(log.devices[worst])} ({text(worst)})"]
+    return [f"{reason} of {several}{one_line(log.devices[worst])} ({text(worst)})"]
 
 
 def _is_thousand(ratio: float) -> bool:
@@ -246,7 +252,7 @@ def _drifts(residual: FloatArray, rounds: FloatArray, device: IntArray, devices:
         free = np.maximum(count - 2, 1)
         t = np.abs(slope) / np.sqrt(np.maximum(yy - slope * xy, 1e-18) / free / xx)
         change = slope * (ends[:, 1] - ends[:, 0])
-    beyond = t > stats.t.ppf(1 - DRIFT_LEVEL / 2 / max(devices, 1), free)
+    beyond = t > stdtrit(free, 1 - DRIFT_LEVEL / 2 / max(devices, 1))
     return np.where((count >= LEAST_ROWS) & beyond & (np.abs(change) >= LEAST_DRIFT), change, np.nan)
 
 
@@ -294,13 +300,13 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
         levels = np.sort(level[np.isfinite(level)])
         if not len(levels) or (name in WATTS and WATTS[name][1] in verdicts):
             continue
-        what, least, most = PLAUSIBLE[name]
+        unit, least, most = PLAUSIBLE[name]
         middle = levels[(len(levels) - 1) // 2]
         ratio = level / middle
-        odd = np.flatnonzero([_is_thousand(each) or _is_thousand(1 / each) for each in ratio])
-        others = levels[(levels > middle / THOUSAND[0]) & (levels < middle * THOUSAND[0])]
+        odd = np.flatnonzero([_is_thousand(times) or _is_thousand(1 / times) for times in ratio])
+        alike = levels[(levels > middle / THOUSAND[0]) & (levels < middle * THOUSAND[0])]
         small = "milliseconds" if name.endswith("_s") else "millijoules"
-        if len(odd) and 2 * len(odd) <= len(levels) and others.max() / others.min() < ALIKE:
+        if len(odd) and 2 * len(odd) <= len(levels) and alike.max() / alike.min() < ALIKE:
             n = int(odd[0])
             guess = (
                 f"it looks like {small}" if ratio[n] > 1 else f"the others look like {small}, or it like another unit"
@@ -315,6 +321,6 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
             if name in WATTS and middle < least:
                 guess = f"{WATTS[name][1]} looks like milliseconds"
             guess += ", or bytes like kilobytes" * int(name == "send_s" and middle > most)
-            text = f"{middle:.3g} {what} at the median, and {least:g} to {most:g} are plausible: {guess}"
+            text = f"{middle:.3g} {unit} at the median, and {least:g} to {most:g} are plausible: {guess}"
             verdicts[name] = Verdict(UNITS, name, DOES_NOT, text)
     return list(verdicts.values())

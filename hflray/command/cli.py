@@ -56,7 +56,7 @@ COMMANDS = {
     "doctor": Subcommand("hflray.command.doctor:app", "Check versions, memory, disk, Ray and data sets here."),
     "check": Subcommand("hflray.command.check:app", "Try every part in a file of your own, as --dry-run would."),
     "calibrate": Subcommand(
-        "hflray.command.calibrate:app", "Fit devices and links to a log of real ones, and test the fit."
+        "hflray.command.calibrate:app", "Fit what devices and links take from a log of real ones, and test it."
     ),
     "new": Subcommand("hflray.command.new:app", "Write a commented sweep file, or a system, to begin with."),
 }  # fmt: skip

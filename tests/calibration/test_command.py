@@ -175,9 +175,7 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
     again = put(pd.concat([frame, frame.iloc[[4, 5]]]), tmp_path)
     _answered(again, tmp_path / "again", capsys, "note: 2 rows repeat an earlier one, as row 122 does row 6")
     lone = put(pd.concat([frame, frame.iloc[[0]].assign(device=9)]), tmp_path)
-    _answered(
-        lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, have under 8 rows: not tested", "fits:"
-    )
+    _answered(lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, have under 8 rows: untested", "fits:")
     gaps = frame.assign(send_s=frame["send_s"].where(frame.index % 3 > 0), host="x")
     _answered(
         put(gaps, tmp_path), tmp_path / "gaps", capsys, "nothing uses the columns host", "40 of 120 rows have no send_s"
@@ -185,6 +183,10 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
     assert (
         _answered(put(frame.iloc[[0]], tmp_path), tmp_path / "one", capsys, "too few rows", "does not fit: 1 rows") == 1
     )
+    partly = frame.assign(train_j=frame["train_s"], send_j=frame["send_s"])
+    partly.loc[partly["device"] == 2, ["train_s", "send_s", "train_j", "send_j"]] = np.nan
+    _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices have no train_s", "no send_j")
+    dry_run(tmp_path / "partly/sweep.yaml")
     blocked = put(frame.assign(train_s=0.1 * frame["steps"], samples=0), tmp_path)
     assert _answered(blocked, tmp_path / "blocked", capsys, "seconds_per_sample is 0") == 0
     slow = put(frame.assign(send_s=2.0 + frame["round"] % 2 / 100), tmp_path)

@@ -17,7 +17,7 @@ def one(y, x, **options):
 def test_the_designs_example_gives_its_constants() -> None:
     fitted = one([1.5, 2.5, 4.5], [[0, 10, 1], [0, 20, 1], [0, 40, 1]])
     assert fitted.values[0] == pytest.approx([0, 0.1, 0.5])
-    assert fitted.told.tolist() == [[False, True, True]]
+    assert fitted.apart.tolist() == [[False, True, True]]
 
 
 def test_medians_are_those_of_each_groups_finite_values() -> None:
@@ -56,10 +56,10 @@ def test_outliers_hardly_move_constants() -> None:
 def test_collinear_columns_are_one_constant_and_not_told_apart() -> None:
     steps = np.arange(5.0, 25.0)
     fitted = one(1 + 0.2 * steps, np.column_stack([20 * steps, steps, np.ones(20)]))
-    assert fitted.told.tolist() == [[True, False, True]]
+    assert fitted.apart.tolist() == [[True, False, True]]
     assert fitted.values[0] == pytest.approx([0.01, 0, 1])
     constant = one([2.0, 2.1, 2.2], [[100, 5, 1]] * 3)
-    assert constant.told.tolist() == [[True, False, False]]
+    assert constant.apart.tolist() == [[True, False, False]]
     assert np.isnan(one([2.0], [[100, 5, 1]]).low).all()
 
 
