@@ -20,6 +20,7 @@ NEEDED = ("device", "round", "samples", "steps", "train_s", "bytes", "send_s")
 OPTIONAL = ("train_j", "send_j", "edge", "batch")
 MOST = {"round": 1e9, "samples": 1e15, "steps": 1e12, "batch": 1e9, "bytes": 1e15, "train_s": 1e9, "send_s": 1e9,
         "train_j": 1e15, "send_j": 1e15}  # fmt: skip
+LEAST = {"train_s": 1e-9, "send_s": 1e-9, "train_j": 1e-12, "send_j": 1e-12}  # less was not measured
 MOST_ROWS = 1_000_000
 HINT = ", or give its name in the file with --columns, as in --columns train_s=fit_seconds"
 
@@ -98,6 +99,8 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     edges, edge = _names(table, columns["edge"]) if "edge" in columns else ((), np.zeros(len(table), np.intp))
     with np.errstate(invalid="ignore", divide="ignore"):
         by_steps = numbers["samples"] / numbers["steps"]
+    for name, least in LEAST.items():
+        numbers[name] = np.where(numbers[name] >= least, numbers[name], np.nan)
     numbers["batch"] = np.where(np.isnan(numbers["batch"]), by_steps, numbers["batch"])
     for name in ("train_s", "send_s"):
         if empty := int((~(numbers[name] > 0)).sum()):

@@ -61,12 +61,13 @@ class Model:
 
     def sending(self, device: IntArray, edge: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return seconds per byte and latency, s, of links, and of those without rows what devices and edges say."""
-        place = np.full((len(self.alone.rows), len(self.edge_factor)), -1)
-        place[self.links.device, self.links.edge] = np.where(self.send.rows > 0, np.arange(len(self.send.rows)), -1)
-        link = place[device, edge]
+        edges = len(self.edge_factor)
+        codes, code = self.links.device * edges + self.links.edge, device * edges + edge
+        link = np.minimum(np.searchsorted(codes, code), len(codes) - 1)
+        has_rows = (codes[link] == code) & (self.send.rows[link] > 0)
         factor = self.device_factor[device] * self.edge_factor[edge]
         values = self.alone.values[device] * factor[:, None]
-        values = np.where((link >= 0)[:, None], self.send.values[link], values)
+        values = np.where(has_rows[:, None], self.send.values[link], values)
         return values[:, 0], values[:, 1]
 
     def predict(self, log: Log) -> dict[str, FloatArray]:
@@ -113,7 +114,7 @@ def _watts(log: Log, names: tuple[str, ...], left_out: BoolArray | None) -> dict
             y = log.numbers[name] if left_out is None else np.where(left_out, np.nan, log.numbers[name])
             x = log.numbers[WATTS[name][1]][:, None]
             fits[name] = fit(y, x, log.device, len(log.devices), left_out is not None)
-    return fits
+    return {name: fitted for name, fitted in fits.items() if fitted.rows.any()}
 
 
 def _sending(log: Log, links: Routes, left_out: BoolArray | None) -> tuple[Fit, Fit, FloatArray, FloatArray]:

@@ -71,6 +71,8 @@ def calibrate(log: Log, given_w: dict[str, float] | None = None) -> Calibration:
         if not log.has(name):
             raise ConfigError(f"LOG, column {name}: no row has a number above 0; accepted: seconds; give them")
     model = fit_model(log, Routes.of(log))
+    if not model.alone.rows.any():
+        raise ConfigError("LOG, column bytes: no row has it beside send_s; accepted: what was sent; give it")
     for name in model.watts:
         if WATTS[name][0] in (given_w or {}):
             raise ConfigError(f"--{WATTS[name][0].replace('_', '-')}: got it with a log that has {name}; leave it out")
@@ -109,7 +111,9 @@ def _notes(made: Calibration) -> list[str]:
         notes.append("train_s are whole numbers of 100 and more: check that they are seconds, not milliseconds")
     links = len(log.devices) * max(len(log.edges), 1) - len(model.links.device)
     if links:
-        notes.append(f"{links:,} links have no row; links.csv says what their devices and edges take beside others")
+        leaves_out = len(log.devices) * len(log.edges) > MOST_LINKS
+        says = "leaves them out" if leaves_out else "says what their devices and edges take beside others"
+        notes.append(f"{links:,} links have no row; links.csv {says}")
     fits = {"train_s": model.train, "send_s": model.alone, **model.watts}
     for name, fitted in fits.items():
         if empty := int((fitted.rows == 0).sum()):
@@ -133,9 +137,9 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     # The table's reader takes no 0 in this column.
     computing["seconds_per_sample"] = np.maximum(computing["seconds_per_sample"], LEAST_SAMPLE_S)
     edges = log.edges or (NO_EDGE,)
-    device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
-    if len(device) > MOST_LINKS:
-        device, edge = model.links.device, model.links.edge
+    device, edge = model.links.device, model.links.edge
+    if len(log.devices) * len(edges) <= MOST_LINKS:
+        device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
     byte_s, latency_s = (_filled(values, np.isfinite(values)) for values in model.sending(device, edge))
     texts = {
         "devices.csv": _csv(["device", *computing, *watts], log.devices, *computing.values(), *watts.values()),

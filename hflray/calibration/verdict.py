@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from hflray.calibration.fit import medians
 from hflray.calibration.log import Log
-from hflray.calibration.model import QUANTITIES, WATTS, Model, without
+from hflray.calibration.model import WATTS, Model, without
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.text import one_line
 
@@ -70,7 +70,7 @@ def overall(verdicts: Iterable[Verdict]) -> str:
 def judge(log: Log, model: Model) -> list[Verdict]:
     """Return the verdicts on a log, whose constants from all rows are `model`."""
     predicted = model.predict(log)
-    present = [name for name in QUANTITIES if log.has(name)]
+    present = ["train_s", "send_s", *model.watts]
     verdicts = suspected_units(log, model)
     for kind, masks, quantities in (
         (LATER, [_last_rounds(log)], present),
@@ -101,7 +101,7 @@ def _verdict(kind: str, name: str, log: Log, model: Model, error: FloatArray, re
     if not len(tested):
         return Verdict(kind, name, DOES_NOT if kind == LATER and few else NOT, why)
     size = np.abs(error[tested])
-    middle, spread = float(np.median(size)), float(np.nanmedian(_spread(name, model)))
+    middle, spread = float(np.median(size)), _spread(name, model)
     rank = _rank(log, name, tested[size <= OFF], error, spread)
     off = float((size > OFF).mean())
     if off > MOST_OFF:
@@ -115,10 +115,11 @@ def _verdict(kind: str, name: str, log: Log, model: Model, error: FloatArray, re
     return Verdict(kind, name, DOES_NOT if bad else FITS, "; ".join(reasons), middle, rank, len(tested))
 
 
-def _spread(name: str, model: Model) -> FloatArray:
-    return (
-        model.watts[name].spread if name in model.watts else (model.train if name == "train_s" else model.send).spread
-    )
+def _spread(name: str, model: Model) -> float:
+    """Return the usual relative standard deviation of rows, 0 if no group has more rows than constants."""
+    fitted = model.watts.get(name, model.train if name == "train_s" else model.send)
+    spreads = fitted.spread[np.isfinite(fitted.spread)]
+    return float(np.median(spreads)) if len(spreads) else 0.0
 
 
 def _counts(log: Log) -> IntArray:
@@ -199,9 +200,8 @@ def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: floa
         middle["predicted"].to_numpy()[drawn_from],
         grouped.size().reindex(middle.index).to_numpy()[drawn_from],
     )
-    noise = np.random.default_rng(0).standard_normal((DRAWS, len(drawn_from))) * np.maximum(
-        np.nan_to_num(spread) / np.sqrt(count), ALIKE_PART
-    )
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(drawn_from)))
+    noise *= np.maximum(min(spread, 1.0) / np.sqrt(count), ALIKE_PART)
     drawn = [pd.Series(predicted * np.exp(errors)).rank().corr(pd.Series(predicted).rank()) for errors in noise]
     return rank if np.quantile(drawn, 0.05) >= LEAST_RANK else float("nan")
 

@@ -15,7 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hflray.calibration.log import read_log
+from hflray.calibration.output import calibrate, save
 from hflray.command.cli import main
+from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep, with_absolute_paths
 from hflray.sweep.preflight import check_trials
 from tests.calibration.logs import fleet_log, put
@@ -245,3 +248,37 @@ def test_an_answer_takes_seconds_of_processor(tmp_path, rows, seconds) -> None:
     print(f"{rows:,} rows: {took_s:.1f} s of processor, {time.monotonic() - begin:.1f} s in all")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert np.float64(took_s) < seconds
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(60))
+def test_odd_logs_give_an_answer_or_one_line_and_whole_tables(tmp_path, seed) -> None:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.choice([1, 2, 3, 5, 9, 20, 60]))
+
+    def column(*kinds: list[float]) -> np.ndarray:
+        return rng.choice(np.array(kinds[rng.integers(len(kinds))], float), rows)
+
+    frame = pd.DataFrame(
+        {
+            "device": rng.integers(0, rng.choice([1, 2, 9]), rows),
+            "round": rng.integers(0, rng.choice([1, 3, 30]), rows),
+            "samples": column([0], [64], [0, 1e15], [64, 128, 300], [1, 1e9]),
+            "steps": column([0], [4], [4, 5, 8], [0, 1e12]),
+            "train_s": column([0, 1], [1e-300, 1e9], [1, 2, 3], [1], [np.nan, 2]),
+            "bytes": column([0], [1000], [1000, 2000, 5000], [np.nan, 10], [0, 1e15]),
+            "send_s": column([0, 1], [1e-300, 1e9], [1, 2, 3], [1], [np.nan, 2]),
+        }
+    )
+    for name in ("edge", "train_j", "send_j"):
+        if rng.random() < 0.5:
+            frame[name] = column([0, 3], [np.nan, 3], [1e-200, 1e15], [3])
+            frame[name] = frame[name].fillna(7) if name == "edge" else frame[name]
+    log = put(frame, tmp_path)
+    try:
+        save(calibrate(read_log(log, {})), tmp_path / "new", "log.csv")
+    except ConfigError as error:
+        assert says(str(error), "LOG, column", "no row has")
+        return
+    texts = [(tmp_path / "new" / name).read_text() for name in ("devices.csv", "links.csv")]
+    assert not any(wrong in text for text in texts for wrong in ("inf", "nan", ",,", ",\n"))
