@@ -307,51 +307,41 @@ def _charts(made: Calibration) -> list[dict[str, Any]]:
     """Return two charts for each quantity: measured against predicted, and relative residuals over rounds."""
     log, drawn = made.log, []
     for name, predicted in made.model.predict(log).items():
-        y = log.numbers[name]
+        y, unit = log.numbers[name], f"({name[-1].upper() if name[-1] == 'j' else 's'})"
         rows = np.flatnonzero(np.isfinite(predicted) & (predicted > 0) & (y > 0))
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN_POINTS).astype(int))] if len(rows) else rows
-        if not len(rows):
-            continue
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, SHOWN_POINTS).astype(int))]
         labels = [one_line(log.devices[log.device[n]]) for n in rows]
-        logs = np.log10(np.stack([predicted[rows], y[rows]]))
-        ends = np.floor(logs.min()), max(np.ceil(logs.max()), np.floor(logs.min()) + 1)
-        tens = [(float(e), f"{10.0**e:g}") for e in np.arange(ends[0], ends[1] + 1)]
-        drawn.append(_chart(f"{name}: measured against predicted", "predicted", "measured", logs[0], logs[1],
-                            tens, tens, ((ends[0], ends[0]), (ends[1], ends[1])), labels))  # fmt: skip
-        rounds, error = log.numbers["round"][rows], np.clip(y[rows] / predicted[rows] - 1, -1, 1)
-        span = rounds.min(), max(rounds.max(), rounds.min() + 1)
-        at = [(float(v), f"{v:g}") for v in np.unique(np.round(np.linspace(*span, 5)))]
+        x, y, rounds = np.log10(predicted[rows]), np.log10(y[rows]), log.numbers["round"][rows]
+        tens = [(float(e), f"{10.0**e:g}") for e in range(int(np.floor(min(x.min(), y.min()))),
+                                                         int(np.floor(max(x.max(), y.max()))) + 2)]  # fmt: skip
+        at = np.unique(np.round(np.linspace(rounds.min(), max(rounds.max(), rounds.min() + 1), 5)))
         parts = [(v, f"{v:+.0%}") for v in (-1.0, -0.5, -0.1, 0.1, 0.5, 1.0)]
-        drawn.append(_chart(f"{name}: measured beside predicted, over rounds", "round", "residual", rounds, error,
-                            at, parts, ((span[0], 0.0), (span[1], 0.0)), labels))  # fmt: skip
+        diagonal, level = [(tens[n][0], tens[n][0]) for n in (0, -1)], [(at[0], 0.0), (at[-1], 0.0)]
+        beside = np.clip(10 ** (y - x) - 1, -1, 1)
+        drawn += [
+            _chart(f"{name}: measured against predicted", f"predicted {unit}", f"measured {unit}",
+                   (x, y), (tens, tens), diagonal, labels),
+            _chart(f"{name}: residuals over rounds", "round", "measured / predicted − 1",
+                   (rounds, beside), ([(v, f"{v:g}") for v in at], parts), level, labels),
+        ]  # fmt: skip
     return drawn
 
 
 def _chart(
-    title: str,
-    x_label: str,
-    y_label: str,
-    x: FloatArray,
-    y: FloatArray,
-    x_ticks: list[tuple[float, str]],
-    y_ticks: list[tuple[float, str]],
-    line: tuple[tuple[float, float], tuple[float, float]],
-    labels: list[str],
-) -> dict[str, Any]:
-    """Return a chart whose places are pixels."""
-    ends = [(min(first, ticks[0][0]), max(last, ticks[-1][0])) for ticks, first, last in (
-        (x_ticks, line[0][0], line[1][0]), (y_ticks, line[0][1], line[1][1]))]  # fmt: skip
+    title: str, x_label: str, y_label: str, points: tuple[FloatArray, FloatArray],
+    ticks: tuple[list[tuple[float, str]], list[tuple[float, str]]], line: list[tuple[float, float]], labels: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Return a chart whose places are pixels; its ends are the first and the last tick of each axis."""
+    begins, sizes = (LEFT, HEIGHT - BELOW), (WIDTH - LEFT - 12, 12 + BELOW - HEIGHT)
 
     def place(value: float, axis: int) -> float:
-        part = (value - ends[axis][0]) / (ends[axis][1] - ends[axis][0])
-        return round(
-            LEFT + part * (WIDTH - LEFT - 12) if axis == 0 else (HEIGHT - BELOW) - part * (HEIGHT - BELOW - 12), 1
-        )
+        first, last = ticks[axis][0][0], ticks[axis][-1][0]
+        return round(begins[axis] + float((value - first) / (last - first)) * sizes[axis], 1)
 
     return {
         "title": title, "x_label": x_label, "y_label": y_label,
-        "points": [(place(a, 0), place(b, 1), label) for a, b, label in zip(x, y, labels, strict=True)],
-        "x_ticks": [(place(v, 0), text) for v, text in x_ticks],
-        "y_ticks": [(place(v, 1), text) for v, text in y_ticks],
+        "points": [(place(a, 0), place(b, 1), label) for a, b, label in zip(*points, labels, strict=True)],
+        "x_ticks": [(place(v, 0), text) for v, text in ticks[0]],
+        "y_ticks": [(place(v, 1), text) for v, text in ticks[1]],
         "line": [place(v, axis) for point in line for axis, v in enumerate(point)],
     }  # fmt: skip
