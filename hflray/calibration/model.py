@@ -124,7 +124,7 @@ def _sending(log: Log, links: Routes, left_out: BoolArray | None) -> tuple[Fit, 
     x = np.stack([log.numbers["bytes"], np.ones(len(log))], axis=-1)
     alone = fit(y, x, log.device, devices, brief)
     if not log.edges:
-        return alone, alone, np.ones(devices), np.ones(1)
+        return alone, alone, np.where(alone.rows > 0, 1.0, np.nan), np.ones(1)
     send = fit(y, x, links.of_row, len(links.device), brief)
     usual = np.array([1.0 if not log.has("bytes") else np.nanmedian(log.numbers["bytes"]), 1.0])
     with np.errstate(divide="ignore", invalid="ignore"):

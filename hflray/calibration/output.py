@@ -275,14 +275,11 @@ def constant_tables(made: Calibration, most: int) -> list[TextTable]:
 def _as_rates(send: Fit) -> Fit:
     """Return the constants of links as `LINK`: Mbit/s in place of seconds per byte."""
     with np.errstate(divide="ignore"):
-        values, low, high = (
-            np.column_stack([8e-6 / np.maximum(byte_s, least), latency_s])
-            for (byte_s, least), latency_s in zip(
-                ((send.values[:, 0], LEAST_BYTE_S), (send.high[:, 0], 0.0), (send.low[:, 0], 0.0)),
-                (send.values[:, 1], send.low[:, 1], send.high[:, 1]),
-                strict=True,
-            )
-        )
+        rates = [
+            8e-6 / byte_s for byte_s in (np.maximum(send.values[:, 0], LEAST_BYTE_S), send.high[:, 0], send.low[:, 0])
+        ]
+    seconds = (send.values[:, 1], send.low[:, 1], send.high[:, 1])
+    values, low, high = (np.column_stack(pair) for pair in zip(rates, seconds, strict=True))
     return replace(send, values=values, low=low, high=high)
 
 

@@ -190,6 +190,8 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
     partly.loc[partly["device"] == 2, ["train_s", "send_s", "train_j", "send_j"]] = np.nan
     _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices have no train_s", "no send_j")
     dry_run(tmp_path / "partly/sweep.yaml")
+    _answered(put(partly.drop(columns="edge"), tmp_path), tmp_path / "alone", capsys, "1 of 5 devices have no send_s")
+    assert pd.read_csv(tmp_path / "alone/links.csv")["mbps"].max() < 20
     blocked = put(frame.assign(train_s=0.1 * frame["steps"], samples=0), tmp_path)
     assert _answered(blocked, tmp_path / "blocked", capsys, "seconds_per_sample is 0") == 0
     slow = put(frame.assign(send_s=2.0 + frame["round"] % 2 / 100), tmp_path)
