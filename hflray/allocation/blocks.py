@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.interior import minimise
-from hflray.allocation.problem import Edges, Iterate
+from hflray.allocation.problem import EdgeProblems, Iterate
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 CLOSE = 2e-7  # of the objective, by which another deadline may be better
@@ -27,7 +27,9 @@ NEAR = np.array([0.003, 0.01, 0.03, 0.1, 0.25, 0.5])  # ends of the first interv
 FAR = np.array([2, 4, 16, 256, 1e4, np.inf])
 
 
-def block_shares(edges: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool) -> FloatArray:
+def block_shares(
+    edges: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool
+) -> FloatArray:
     """Return the best shares, (D,), of edges that all have entries; NaN where no shares keep the constraints.
 
     The arguments are those of `hflray.allocation.interior.minimise`, but for `shift`, which is of each edge, (E,), s.
@@ -41,7 +43,7 @@ class _Search:
     """The search of G groups of edges. Tables hold N devices of each edge, some of which stand for none."""
 
     def __init__(
-        self, edges: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, relaxed: Iterate
+        self, edges: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, relaxed: Iterate
     ) -> None:
         self.edges, self.weight, self.shift, self.floor, self.relaxed = edges, weight, shift, floor, relaxed
         self.blocks, self.size = edges.access.blocks or 1, edges.count // len(weight)  # edges of a group
@@ -66,7 +68,7 @@ class _Search:
         self.low, self.count = low, count
 
     def costs(self, edge: IntArray, deadline: FloatArray) -> FloatArray:
-        """Return the least joules with each deadline, (R, N, C), at so many edges, (R,), infinite where none suffice."""
+        """Return the least joules with each deadline, (R, N, C), at as many edges, (R,), or infinity."""
         entry, edges, real = self.entry[edge], self.edges, self.real[edge][..., None]
         allowed = np.minimum((deadline - self.shift[edge])[:, None], edges.most_s[entry]) - edges.before_s[entry]
         left = allowed[..., None] - self.seconds[edge]
@@ -82,7 +84,7 @@ class _Search:
         finite = np.isfinite(costs)
         least = finite.argmax(axis=2)
         spare = self.blocks - (self.low[edge] + least).sum(axis=1)
-        possible = finite.any(axis=2).all(axis=1) & (spare >= 0)
+        possible = np.all(finite.any(axis=2), axis=1) & (spare >= 0)
         gains = costs[..., :-1] - costs[..., 1:]
         within = (np.arange(width - 1) >= least[..., None]) & finite[..., 1:]
         gains = np.minimum.accumulate(np.where(within, np.maximum(gains, 0.0), np.inf), axis=2)
@@ -140,9 +142,9 @@ class _Search:
         least = joule * j + second * t + point.share_price[edges.node] * point.share
         dear = joule[self.entry][..., None] * self.joules + second[self.entry][..., None] * self.seconds
         dear = dear + point.share_price[:, None, None] * self.count / self.blocks - least[self.entry][..., None]
-        kept = (dear <= gap[:, None, None]) | (self.count == self.chosen[..., None])
-        low = self.low + kept.argmax(axis=2)
-        high = self.low + kept.shape[2] - 1 - kept[..., ::-1].argmax(axis=2)
+        near = (dear <= gap[:, None, None]) | (self.count == self.chosen[..., None])
+        low = self.low + near.argmax(axis=2)
+        high = self.low + near.shape[2] - 1 - near[..., ::-1].argmax(axis=2)
         self.tabulate(np.where(self.real, low, 0), np.where(self.real, high, 0))
 
     def run(self) -> FloatArray:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from hflray.allocation.interior import TOL, minimise
-from hflray.allocation.problem import Edges, Iterate, setting_for
+from hflray.allocation.problem import EdgeProblems, Iterate, setting_for
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Edges", "Solved", "least_needs", "solve", "solve_together"]
+__all__ = ["EdgeOptima", "EdgeProblems", "least_needs", "solve", "solve_together"]
 
 SLACK = 1e-7  # by which a limit may be missed, relative to it; rounding and the iteration's tolerance stay below
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class EdgeOptima:
     """The allocation of E edges with D entries.
 
     Attributes:
@@ -50,7 +50,7 @@ class Solved:
     feasible: BoolArray
 
 
-def solve(edges: Edges, tolerance: float = TOL, whole: bool = True) -> Solved:
+def solve(edges: EdgeProblems, tolerance: float = TOL, whole: bool = True) -> EdgeOptima:
     """Return the optimum of each edge alone.
 
     The joules plus λ times the deadline are least among shares that add up to 1 at most and settings up to the largest,
@@ -72,8 +72,8 @@ def solve(edges: Edges, tolerance: float = TOL, whole: bool = True) -> Solved:
 
 
 def solve_together(
-    edges: Edges, iterations: float, hop_s: FloatArray, weight: float, tolerance: float = TOL, whole: bool = True
-) -> Solved:
+    edges: EdgeProblems, iterations: float, hop_s: FloatArray, weight: float, tolerance: float = TOL, whole: bool = True
+) -> EdgeOptima:
     """Return the optimum of all edges under one deadline: Σ iterations · joules + weight · max (iterations · T + hop).
 
     Args:
@@ -102,14 +102,14 @@ def solve_together(
     return _finish(weights, present, replace(packed, weight=weights.weight[present]), point, whole)
 
 
-def pack(edges: Edges) -> tuple[IntArray, Edges]:
+def pack(edges: EdgeProblems) -> tuple[IntArray, EdgeProblems]:
     """Return the edges that have entries, and their problems."""
     present, node = np.unique(edges.node, return_inverse=True)
     return present, replace(edges, node=node.astype(np.intp), count=len(present), weight=edges.weight[present])
 
 
 def _blocks(
-    packed: Edges, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool, whole: bool
+    packed: EdgeProblems, weight: FloatArray, shift: FloatArray, floor: FloatArray, together: bool, whole: bool
 ) -> tuple[FloatArray | None, IntArray]:
     """Return the shares of an access with blocks, (D,), or None, and the edges for which there are none."""
     if not packed.access.shared or packed.access.blocks is None:
@@ -122,7 +122,9 @@ def _blocks(
     return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 
 
-def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | None, whole: bool = True) -> Solved:
+def _finish(
+    edges: EdgeProblems, present: IntArray, packed: EdgeProblems, point: Iterate | None, whole: bool = True
+) -> EdgeOptima:
     """Return a point as an allocation that keeps every constraint; see `solve` for `whole`."""
     is_whole = whole and edges.access.blocks is not None
     n, count = len(edges.node), edges.count
@@ -157,11 +159,11 @@ def _finish(edges: Edges, present: IntArray, packed: Edges, point: Iterate | Non
         per_edge[:, present] = np.where(good, rows, [[np.inf]] * 3 + [[np.nan]])
         per_entry[:] = share, setting, compute_s, compute_j, upload_s, upload_j, point.time_price
         per_entry[:, ~good[packed.node]] = np.nan
-    names = [field.name for field in fields(Solved)]
-    return Solved(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
+    names = [field.name for field in fields(EdgeOptima)]
+    return EdgeOptima(**dict(zip(names, [*per_entry, *per_edge, feasible], strict=True)))
 
 
-def least_needs(edges: Edges) -> tuple[FloatArray, FloatArray]:
+def least_needs(edges: EdgeProblems) -> tuple[FloatArray, FloatArray]:
     """Return the least joules within `most_s` and the least seconds within `most_j` of each entry alone, (D,) each.
 
     Alone it has all of its node. Joules are infinite where no joules suffice, and seconds likewise.

@@ -15,7 +15,9 @@ from hflray.support.arrays import BoolArray, FloatArray, IntArray
 SLACK = 1e-6  # relative
 
 
-def edges_of(fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArray) -> tuple[exact.Edges, IntArray]:
+def edges_of(
+    fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArray
+) -> tuple[exact.EdgeProblems, IntArray]:
     """Return the problems of the edges with devices, and the position in the schedule of each of their devices.
 
     Raises:
@@ -36,7 +38,7 @@ def edges_of(fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArr
 
 def problems(
     fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, node: IntArray, count: int
-) -> exact.Edges:
+) -> exact.EdgeProblems:
     """Return the problems of so many sets of devices.
 
     Args:
@@ -48,7 +50,7 @@ def problems(
     """
     nothing, limits = np.zeros(len(devices)), work.limits
     before_s = downloads(fleet, work, devices, edges, node)[0]
-    return exact.Edges(
+    return exact.EdgeProblems(
         access=fleet.access,
         compute=fleet.compute,
         link=fleet.uplinks(devices, edges),
@@ -100,7 +102,7 @@ def allocate(
     return Allocation(fleet.access.bandwidth_hz(share[back], link), setting[back], share=share[back])
 
 
-def _needs(problem: exact.Edges) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _needs(problem: exact.EdgeProblems) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the least joules and the least seconds of each device alone, and the larger part of its limits, (D,)."""
     joules, seconds = exact.least_needs(problem)
     with np.errstate(invalid="ignore"):
@@ -108,7 +110,7 @@ def _needs(problem: exact.Edges) -> tuple[FloatArray, FloatArray, FloatArray]:
     return joules, seconds, np.nan_to_num(parts, nan=0.0).max(axis=0)
 
 
-def _unmet(fleet: Fleet, work: Workload, problem: exact.Edges, devices: IntArray, feasible: BoolArray) -> str:
+def _unmet(fleet: Fleet, work: Workload, problem: exact.EdgeProblems, devices: IntArray, feasible: BoolArray) -> str:
     """Return the message about the device of an infeasible edge that needs most; `devices` are those of the entries."""
     joules, seconds, part = _needs(problem)
     worst = int(np.where(feasible[problem.node], -1.0, part).argmax())
@@ -166,7 +168,7 @@ def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntAr
     return kept
 
 
-def _equal_shares(problem: exact.Edges) -> FloatArray:
+def _equal_shares(problem: exact.EdgeProblems) -> FloatArray:
     """Return equal shares at each edge, or equal numbers of blocks as far as these go, the first ones one more."""
     counts = np.bincount(problem.node, minlength=problem.count)
     if not problem.access.shared:

@@ -23,22 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.problem import Edges, Iterate, Layout
+from hflray.allocation.limits import hopeless, least_shares
+from hflray.allocation.problem import Columns, EdgeProblems, Iterate, Layout
 from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
-MARGIN = 0.005  # of the first point from its constraints
+MARGIN = 0.002  # of the first point from its constraints
 THREADED = 4096  # batches of more entries are faster with threads
 MOST_STEPS = 200
 LEAST = 1e-30  # share, and setting relative to the largest, with which a part is asked
 TINY = float(np.finfo(np.float64).tiny)
 
-Columns = dict[str, FloatArray]
-
 
 def minimise(
-    edges: Edges,
+    edges: EdgeProblems,
     weight: FloatArray,
     shift: FloatArray,
     floor: FloatArray,
@@ -58,7 +57,7 @@ def minimise(
         tol: largest relative gap and violation.
     """
 
-    def alone(edges: Edges, index: Any, share: FloatArray | None) -> Iterate:
+    def alone(edges: EdgeProblems, index: Any, share: FloatArray | None) -> Iterate:
         at, groups = index
         problem = _Iteration(edges, weight[groups], shift[at], floor[groups], together, share, tol)
         with np.errstate(all="ignore"):
@@ -85,7 +84,7 @@ class _Iteration:
 
     def __init__(
         self,
-        edges: Edges,
+        edges: EdgeProblems,
         weight: FloatArray,
         shift: FloatArray,
         floor: FloatArray,
@@ -105,6 +104,7 @@ class _Iteration:
         self.d: Columns = {"before": edges.before_s, "shift": shift, "most_s": edges.most_s, "most_j": edges.most_j}
         self.g: Columns = {"weight": weight, "floor": floor}
         self.e: Columns = {}
+        self.looked: Any = ()
 
     def begin(self) -> None:
         """Set the first point, whose slacks and prices are all above 0."""
@@ -133,6 +133,9 @@ class _Iteration:
             took = self.use_time(most, took - s[0], even_product)
             t, j, s, e = self.looked
         d["wa"] = lay.entries(g["T"]) - took
+        if self.late or self.hungry:
+            d["least_s"] = lay.computes(lay.most, False)[0][0]
+            self.e["least"] = least_shares(lay, d) if self.shares else np.zeros(len(self.edge_at))
         if self.settings:
             d["wd"] = np.log(lay.most / d["u"])
             d["sigma"] = even_product / d["wd"]
@@ -203,7 +206,7 @@ class _Iteration:
         """Move the settings to where the slacks' and the prices' products are even, and return the seconds."""
         d, lay = self.d, self.layout
         left, first = lay.entries(self.g["T"]) - before_s, d["u"]
-        uploads, s, e = self.looked[:2], *self.looked[2:]
+        *uploads, s, e = self.looked
         for _ in range(2):
             spare = np.log(lay.most / d["u"])
             push = np.maximum(e[1], 0.0) + product / spare
@@ -233,7 +236,8 @@ class _Iteration:
         ended = np.zeros(count, dtype=np.bool_)  # they are left out together, as that costs as much as a step
         for step in range(MOST_STEPS):
             done = self.prepare()
-            new = (done | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
+            never = hopeless(self.layout, self.d, self.e, self.looked) if self.late or self.hungry else False
+            new = (done | never | ~np.isfinite(self.g["gap"]) | (step == MOST_STEPS - 1)) & ~ended
             if new.any():
                 entries = self.layout.entries(new)
                 for name, column in columns.items():
@@ -251,7 +255,8 @@ class _Iteration:
                 ended = ended[~ended]
             self.step()
             self.look()
-        return Iterate(*columns.values(), mu, deadline, converged)
+        x, u, theta, rho, nu = columns.values()
+        return Iterate(x, u, theta, rho, nu, mu, deadline, converged)
 
     def drop(self, ended: BoolArray) -> None:
         """Leave out the edges that have ended."""

@@ -14,9 +14,11 @@ STEP = 1e-4  # of the differences, in log x and log u
 
 Rows = tuple[FloatArray, FloatArray, FloatArray]  # values and the first and second derivatives of each entry
 
+Columns = dict[str, FloatArray]
+
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class EdgeProblems:
     """The problems of E edges as flat arrays over D entries, each a device at an edge, sorted by edge.
 
     Attributes:
@@ -44,7 +46,7 @@ class Edges:
     most_j: FloatArray
     most_s: FloatArray
 
-    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> Edges:
+    def part(self, entries: Any, node: IntArray, count: int, weight: FloatArray) -> EdgeProblems:
         """Return the problem of some entries, with new numbers of their edges."""
         return replace(
             self, link=self.link.take(entries), device=self.device.take(entries), work=self.work.take(entries),
@@ -63,9 +65,9 @@ class Edges:
     def least_j(self, seconds: FloatArray) -> FloatArray:
         """Return the least joules, (D,), of computing within some seconds, (D,); infinite where these are too few."""
         if self.compute.has_setting:
-            known = closed_form(self.compute, "least_j", "run")
-            if known is not None:
-                return cast(FloatArray, known(seconds, self.device, self.work))
+            form = closed_form(self.compute, "least_j", "run")
+            if form is not None:
+                return cast(FloatArray, form(seconds, self.device, self.work))
             setting = setting_for(self, 0, seconds)
             late = ~np.isfinite(setting)
             used = self.run(np.where(late, 1.0, setting))[1]
@@ -102,10 +104,11 @@ class Iterate:
 class Layout:
     """Which entries belong to which edge and group, and what parts say around their shares and settings."""
 
-    def __init__(self, edges: Edges, node: IntArray, entries: Any, together: bool) -> None:
+    def __init__(self, edges: EdgeProblems, node: IntArray, entries: Any, together: bool) -> None:
         self.edges, self.node, self.together = edges, node, together
         self.first = np.flatnonzero(np.diff(node, prepend=-1))
-        self.link, self.device, self.work = edges.link.take(entries), edges.device.take(entries), edges.work.take(entries)
+        self.link, self.device = edges.link.take(entries), edges.device.take(entries)
+        self.work = edges.work.take(entries)
         self.most = edges.compute.most(self.device) if edges.compute.has_setting else np.ones(len(node))
         self.form = closed_form(edges.compute, "derivatives", "run")
 
@@ -167,7 +170,7 @@ def _differences(part: Any, at: FloatArray, most: FloatArray) -> tuple[Rows, Row
     return rows[0], rows[1]
 
 
-def setting_for(edges: Edges, answer: int, target: FloatArray) -> FloatArray:
+def setting_for(edges: EdgeProblems, answer: int, target: FloatArray) -> FloatArray:
     """Return the settings, (D,), at which computing takes `target` seconds (answer 0) or joules (answer 1).
 
     A secant in logarithms, which is exact for a power law, between bounds that a bisection narrows.

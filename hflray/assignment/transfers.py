@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hflray.allocation.kernels.bisection import LN2, delay_at, log_1p
-from hflray.allocation.kernels.bundles import Device, Devices, EdgeSetting, Guess
+from hflray.allocation.kernels.bundles import DeviceNumbers, Devices, EdgeSetting, Guess
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import listed, scratch_with_list
 from hflray.assignment.objective import Edge, EdgeCost, RoundProblem, Totals, delay_after, edge_cost, weighed_delay
@@ -317,7 +317,7 @@ def added_cost(problem: Candidates, place: CandidateState, h: int, j: int, enoug
     top = math.log(problem.round.weight)
     price, deadline = place.price[m], math.exp(place.deadline[m])
     cycles, power, cap = problem.round.cycles[h], problem.round.power[h], problem.round.cap[h]
-    device = Device(problem.snr[h, j], cycles, power, cap)
+    device = DeviceNumbers(problem.snr[h, j], cycles, power, cap)
     mu, y = math.exp(price), min(place.y[h], top)
     value = x = 0.0
     for _ in range(5):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.allocation import allocate_round
-from hflray.allocation.exact import Edges, least_needs, solve, solve_together
+from hflray.allocation.exact import EdgeProblems, least_needs, solve, solve_together
 from hflray.cost import Workload, hops, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.physics import Access, Compute, Device, Link, Work
@@ -70,7 +70,7 @@ def problem(rng, counts, access, compute, weight=1.0, hard=False):
     passes = 5.0 * rng.integers(400, 701, n)
     weights = np.broadcast_to(np.asarray(weight, dtype=np.float64), len(counts)).copy()
     work = Work(passes, np.full(n, 5.0), passes)
-    return Edges(access, compute, link, device, work, node, len(counts), BITS, weights, zero, free, free)
+    return EdgeProblems(access, compute, link, device, work, node, len(counts), BITS, weights, zero, free, free)
 
 
 def of_edge(edges, m):
@@ -211,7 +211,9 @@ def test_hard_edges_agree_with_the_kernels():
     link = Link(y * NOISE / power, power, width, NOISE, zero, zero)
     device = Device(cycles, cap, zero + ALPHA, zero, zero, zero, zero)
     weight = np.array([p.delay_weight for p in problems])
-    edges = Edges(Fdma(), Dvfs(), link, device, Work(zero + 1, zero, zero), node, 100, BITS, weight, zero, free, free)
+    edges = EdgeProblems(
+        Fdma(), Dvfs(), link, device, Work(zero + 1, zero, zero), node, 100, BITS, weight, zero, free, free
+    )
     solved = solve(edges)
     check(edges, solved)
     expected, _ = solve_all(problems)
@@ -238,7 +240,7 @@ def test_a_round_agrees_with_the_kernels_in_both_couplings(seed):
         fleet.cycles_per_sample[devices], fleet.max_cpu_hz[devices], zero + fleet.capacitance, zero, zero, zero, zero
     )
     passes = work.local_iterations * fleet.samples[devices].astype(float)
-    edges = Edges(
+    edges = EdgeProblems(
         Fdma(), Dvfs(), link, device, Work(passes, zero, zero), at, 5, work.device_bits, np.full(5, work.delay_weight),
         zero, free, free,
     )  # fmt: skip
@@ -324,7 +326,7 @@ def test_tdma_by_hand():
     zero, free, power = np.zeros(3), np.full(3, np.inf), 0.2
     # B = R/1: log2(1 + g p / (N B)) = 1 where g p = N B
     link = Link(NOISE * rate / power, np.full(3, power), rate, NOISE, zero, zero)
-    edges = Edges(
+    edges = EdgeProblems(
         Tdma(), MeasuredCompute(), link, Device(*[zero] * 7), Work(zero, zero, zero), np.zeros(3, dtype=np.intp), 1,
         bits, np.ones(1), zero, free, free,
     )  # fmt: skip

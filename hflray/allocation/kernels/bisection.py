@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.kernels.bundles import Device, Devices, EdgeSetting
+from hflray.allocation.kernels.bundles import DeviceNumbers, Devices, EdgeSetting
 from hflray.allocation.kernels.jit import kernel
 from hflray.support.arrays import FloatArray
 
@@ -64,7 +64,7 @@ def invert_slope(target: float) -> float:
 
 
 @kernel
-def delay_at(y: float, price: float, device: Device, bits: float, alpha: float) -> tuple[float, float, float]:
+def delay_at(y: float, price: float, device: DeviceNumbers, bits: float, alpha: float) -> tuple[float, float, float]:
     """Evaluate one device's best response to ln π = `y` and ln μ = `price`; z and α are `bits` and `alpha`.
 
     Returns:
@@ -101,7 +101,7 @@ def log_price_of(y: float, b: float, snr: float, power: float, bits: float) -> f
 
 @kernel
 def find_delay_price(
-    deadline: float, price: float, device: Device, bits: float, alpha: float, top: float
+    deadline: float, price: float, device: DeviceNumbers, bits: float, alpha: float, top: float
 ) -> tuple[float, float, float]:
     """Find the delay price at which one device's ln delay is `deadline`, when ln μ is `price`.
 
@@ -130,9 +130,9 @@ def find_delay_price(
 
 
 @kernel
-def device_at(devices: Devices, i: int) -> Device:
+def device_at(devices: Devices, i: int) -> DeviceNumbers:
     """Return device i."""
-    return Device(devices.snr[i], devices.cycles[i], devices.power[i], devices.cap[i])
+    return DeviceNumbers(devices.snr[i], devices.cycles[i], devices.power[i], devices.cap[i])
 
 
 @kernel

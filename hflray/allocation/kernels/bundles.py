@@ -27,7 +27,7 @@ class Devices(NamedTuple):
     cap: FloatArray
 
 
-class Device(NamedTuple):
+class DeviceNumbers(NamedTuple):
     """One device, with the fields of `Devices` as numbers."""
 
     snr: float

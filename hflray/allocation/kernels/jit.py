@@ -85,6 +85,12 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
     code. Here at most an entry of the index is lost, and that code is compiled again.
     """
 
+    def _load_index(self) -> dict[Any, Any]:
+        try:
+            return dict(super()._load_index())
+        except AttributeError:  # it names a class that the package no longer has
+            return {}
+
     def save(self, key: Any, data: Any) -> None:
         """Save compiled code, and then its name in the index."""
         digest = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()
