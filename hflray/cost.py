@@ -117,8 +117,8 @@ class Workload:
     ) -> None:
         if minimise not in ("round", "mean_edge"):
             raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
-        for field_name, given in (("minimise", minimise), ("limits", limits), ("steps", steps)):
-            object.__setattr__(self, field_name, given)
+        for field_name, part in (("minimise", minimise), ("limits", limits), ("steps", steps)):
+            object.__setattr__(self, field_name, part)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
@@ -186,9 +186,9 @@ class Workload:
 
     def computing(self, samples: FloatArray) -> Work:
         """Return what devices with so many samples, (n,), compute in an edge iteration."""
-        steps, seen = self.steps.of(samples)
+        steps, processed = self.steps.of(samples)
         epochs = self.local_iterations
-        return Work(epochs * samples, epochs * steps, epochs * seen, epochs, samples)
+        return Work(epochs * samples, epochs * steps, epochs * processed, epochs, samples)
 
 
 QUIET: dict[str, Any] = {"quiet": True}  # a field that states leave out while it is None
@@ -471,7 +471,8 @@ class Senders:
     Attributes:
         access: how they share it.
         share: the share of each, (n,).
-        link: its link; its bandwidth is all of the edge's, or without an allocation's shares the device's own.
+        link: its link; its bandwidth is all of the edge's, or with frequency division the device's own, of which it has
+            the share 1.
         bits: what each sends.
     """
 
@@ -490,19 +491,19 @@ class Senders:
         share: FloatArray | None = None,
         gain: FloatArray | None = None,
     ) -> Senders:
-        """Return scheduled devices with a share each; None: frequency division with these bandwidths.
+        """Return scheduled devices with a share each, or by frequency division with these bandwidths.
 
         Raises:
             ConfigError: the access needs shares, and there are none.
         """
         access, link = fleet.access, fleet.uplinks(schedule.devices, schedule.edges, gain)
-        if share is None:
-            if not isinstance(access, Fdma):
-                raise ConfigError(
-                    "share: got an allocation without shares, and this access bills by shares; accepted: an "
-                    "allocation of allocate_round, or one with share; give it"
-                )
+        if isinstance(access, Fdma):
             share, link = np.ones(len(schedule)), replace(link, bandwidth_hz=bandwidth_hz)
+        elif share is None:
+            raise ConfigError(
+                "share: got an allocation without shares, and this access bills by shares; accepted: an allocation of "
+                "allocate_round, or one with share; give it"
+            )
         return cls(access, share, link, work.device_bits)
 
     def upload(self, factor: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
@@ -606,8 +607,8 @@ def round_cost(
     chosen, edges = check_assignment(fleet, devices, assignment)
     bandwidth, cpu = np.asarray(allocation.bandwidth_hz), np.asarray(allocation.cpu_hz)
     share: FloatArray | None = getattr(allocation, "share", None)
-    given = {"bandwidth_hz": bandwidth, "cpu_hz": cpu} | ({} if share is None else {"share": share})
-    for name, array in given.items():
+    columns = {"bandwidth_hz": bandwidth, "cpu_hz": cpu} | ({} if share is None else {"share": share})
+    for name, array in columns.items():
         if array.shape != chosen.shape:
             raise ConfigError(
                 f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"

@@ -151,9 +151,9 @@ def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntAr
 
     The one that needs most of its limits leaves its edge first, and with it all that could not meet them alone.
     """
-    kept = np.ones(len(devices), dtype=bool)
-    while kept.any():
-        rows = np.flatnonzero(kept)
+    stays = np.ones(len(devices), dtype=bool)
+    while stays.any():
+        rows = np.flatnonzero(stays)
         problem, order = edges_of(fleet, work, devices[rows], edges[rows])
         failing = ~exact.solve(problem).feasible[problem.node]
         if not failing.any():
@@ -164,8 +164,8 @@ def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntAr
         leaves = failing & (part == largest[problem.node])
         if isinstance(fleet.download, NoDownload):  # without others a device has a shorter download
             leaves |= part > 1.0 + SLACK
-        kept[rows[order[leaves]]] = False
-    return kept
+        stays[rows[order[leaves]]] = False
+    return stays
 
 
 def _equal_shares(problem: exact.EdgeProblems) -> FloatArray:

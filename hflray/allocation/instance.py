@@ -36,7 +36,8 @@ class Allocation:
         edge_price: λ_m, (M,), J/s: the weight of each edge's delay; it is λ unless the edges share a deadline.
         kkt_residual: the largest relative violation of the optimality conditions.
         duality_gap: bound on the objective's distance from the optimum, relative to the objective.
-        share: x_n, (H,), of the edge's resource, from which bills follow; None: they follow from the bandwidths.
+        share: x_n, (H,), of the edge's resource; None: the paper's kernels made it. Bills follow from the shares, and
+            with frequency division from the bandwidths.
 
     Examples:
         An allocation may also come from elsewhere, such as a measurement, and be billed:

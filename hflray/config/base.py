@@ -152,6 +152,6 @@ class QuietSection(Section):
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        said = [name for name in self.quiet if getattr(self, name) != type(self).model_fields[name].default]
+        set_names = [name for name in self.quiet if getattr(self, name) != type(self).model_fields[name].default]
         written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if name in said or name not in self.quiet}
+        return {name: value for name, value in written.items() if name in set_names or name not in self.quiet}

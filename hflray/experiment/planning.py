@@ -135,8 +135,8 @@ class Planner:
         """Return the schedule without the devices that cannot meet the limits, where these leave devices out."""
         if not self.work.limits.drop:
             return schedule
-        kept = kept_by_limits(fleet, self.work, *schedule)
-        return Schedule(schedule.devices[kept], schedule.edges[kept])
+        stays = kept_by_limits(fleet, self.work, *schedule)
+        return Schedule(schedule.devices[stays], schedule.edges[stays])
 
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.
@@ -152,7 +152,9 @@ class Planner:
             fleet = outlook.fleet
             rest_hz = fleet.edge_bandwidth_hz - under_way.held_hz(fleet.num_edges)
             rest_hz = np.maximum(rest_hz, 1e-6 * fleet.edge_bandwidth_hz)
-            outlook = replace(outlook, fleet=replace(fleet, edge_bandwidth_hz=rest_hz))
+            outlook = replace(
+                outlook, fleet=replace(fleet, edge_bandwidth_hz=rest_hz, downlink_hz=fleet.edge_bandwidth_hz)
+            )
         if not self.config.assignment.once:
             return outlook
         return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))

@@ -65,6 +65,8 @@ class Fleet:
         edge_parents: the region of each edge, M texts; None: the nearest one, where there are regions.
         tree: what lies above the edges (`Fleet.with_tree`).
         access, compute, download: how devices share an uplink, compute and get the model (`Fleet.with_physics`).
+        downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`. They
+            differ only while devices under way hold a part of the uplink.
         has_rates: whether rates of links were given.
         latency_s: what a transfer over each link takes besides its bits, (N, M), s; None: nothing.
         fixed_s, step_s, seconds_per_sample, compute_w, upload_w: what was measured of each device, (N,), see
@@ -103,6 +105,7 @@ class Fleet:
     access: Access = FDMA
     compute: Compute = DVFS
     download: Download = NO_DOWNLOAD
+    downlink_hz: FloatArray | None = None
     has_rates: bool = False
     latency_s: FloatArray | None = None
     fixed_s: FloatArray | None = None
@@ -125,6 +128,7 @@ class Fleet:
         expected |= {"position_m": (n, 2), "edge_position_m": (m, 2), "distance_m": (n, m), "gain": (n, m)}
         expected |= {name: (n,) for name in _OWN_PER_DEVICE if np.ndim(getattr(self, name))}
         expected |= {} if self.latency_s is None else {"latency_s": (n, m)}
+        expected |= {} if self.downlink_hz is None else {"downlink_hz": (m,)}
         expected |= {"device_names": (n,)} if self.device_names is not None else {}
         expected |= {name: (m,) for name in ("edge_names", "edge_parents") if getattr(self, name) is not None}
         for name, shape in expected.items():
@@ -238,6 +242,8 @@ class Fleet:
                 chosen[name] = tuple(names[i] for i in index)
         if self.latency_s is not None:
             chosen["latency_s"] = self.latency_s[:, index]
+        if self.downlink_hz is not None:
+            chosen["downlink_hz"] = self.downlink_hz[index]
         chosen["tree"] = self.tree.take_edges(index)
         if self.links is None:
             distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
@@ -346,7 +352,8 @@ class Fleet:
 
     def downlinks(self, devices: IntArray, edges: IntArray) -> Link:
         """Return the links of an edge each to some devices, (n,): the gains of their uplinks, and the edges' power."""
-        return self._links(devices, edges, self.gain_of(devices, edges), self.edge_power_w[edges])
+        link = self._links(devices, edges, self.gain_of(devices, edges), self.edge_power_w[edges])
+        return link if self.downlink_hz is None else replace(link, bandwidth_hz=self.downlink_hz[edges])
 
     def _links(self, devices: IntArray, edges: IntArray, gain: FloatArray, power_w: FloatArray) -> Link:
         latency_s = np.zeros(len(devices)) if self.latency_s is None else self.latency_s[devices, edges]
@@ -358,7 +365,7 @@ class Fleet:
         index = np.asarray(devices)
         cycles, most_hz = self.cycles_per_sample[index], self.max_cpu_hz[index]
 
-        def given(name: str, otherwise: FloatArray) -> FloatArray:
+        def measured(name: str, otherwise: FloatArray) -> FloatArray:
             return otherwise if (array := getattr(self, name)) is None else np.asarray(array)[index]
 
         nothing = np.zeros(len(index))
@@ -367,10 +374,10 @@ class Fleet:
             cycles,
             most_hz,
             np.broadcast_to(self.capacitance_of(index), len(index)),
-            given("fixed_s", nothing),
-            given("step_s", nothing),
-            given("seconds_per_sample", nothing if has_steps else cycles / most_hz),
-            given("compute_w", np.full(len(index), np.nan)),
+            measured("fixed_s", nothing),
+            measured("step_s", nothing),
+            measured("seconds_per_sample", nothing if has_steps else cycles / most_hz),
+            measured("compute_w", np.full(len(index), np.nan)),
         )
 
     def with_physics(self, config: CostConfig) -> Fleet:
@@ -388,7 +395,7 @@ class Fleet:
                     raise ConfigError(
                         f"cost.{kind}.name: got {getattr(config, kind).name}, and the fleet does not have "
                         f"{' or '.join(names)} of every {'link' if names == ('mbps',) else 'device'}; accepted with "
-                        f"it: {', '.join(' or '.join(each) for each in part.needs)}; add these columns to the fleet's "
+                        f"it: {', '.join(map(' or '.join, part.needs))}; add these columns to the fleet's "
                         "table"
                     )
         made = replace(self, **parts)

@@ -100,14 +100,14 @@ class CheckedDownload(_Checked, Download):
         return self._both(self.part.receive(link, node, bits), len(node))
 
 
-def _check_falls(contract: Contract, seconds: FloatArray, in_what: str, what: str) -> None:
+def _check_falls(contract: Contract, seconds: FloatArray, variable: str, action: str) -> None:
     """Raise ConfigError unless the seconds, (shares, n), fall, and ever more slowly."""
     steps = np.diff(seconds, axis=0)
     if (steps >= 0).any():
-        raise contract.error(f"seconds of {what} that do not fall in {in_what}")
+        raise contract.error(f"seconds of {action} that do not fall in {variable}")
     slopes = steps / np.diff(TRIED)[:, None]
     if (np.diff(slopes, axis=0) < ROUNDING * slopes[:-1]).any():
-        raise contract.error(f"seconds of {what} that are not convex in {in_what}")
+        raise contract.error(f"seconds of {action} that are not convex in {variable}")
 
 
 KINDS: dict[registry.Kind, tuple[type[Any], type[Any]]] = {

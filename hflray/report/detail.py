@@ -274,12 +274,12 @@ class Replay:
         row, world = self.run.rounds.iloc[position], self._world(position)
         schedule = Schedule(row["devices"], row["edges"])
         bandwidth_hz, nothing = np.asarray(row["bandwidth_hz"], dtype=np.float64), np.full(len(schedule), np.nan)
-        given = {
+        columns = {
             name: np.asarray(row[name], dtype=np.float64) if isinstance(row.get(name), list | np.ndarray) else None
             for name in ("cpu_hz", "share")
         }
-        cpu_hz = nothing if given["cpu_hz"] is None else given["cpu_hz"]
-        allocation = Allocation(bandwidth_hz, cpu_hz, share=given["share"])
+        cpu_hz = nothing if columns["cpu_hz"] is None else columns["cpu_hz"]
+        allocation = Allocation(bandwidth_hz, cpu_hz, share=columns["share"])
         outlook = world.outlook(self.numbers[position], self.fleet)
         polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
         if polls and world.battery is not None:

@@ -158,6 +158,8 @@ class RunRecord:
             tree["clock"]["edge"]["asynchronous"] = config.clock.edge.asynchronous.label
         if config.tree.label:
             tree["tree"] = config.tree.label
+        for section, quiet in ((config.cost, tree["cost"]), (config.allocation, tree["allocation"])):
+            quiet |= {name: getattr(section, name).model_dump(mode="json") for name in section.quiet}
         return flatten(tree)
 
     def series(self, metric: str) -> pd.Series[float]:

@@ -67,6 +67,42 @@ PARTS: dict[str, Written] = {
             "np.random.default_rng().uniform(1, 2, drawn.shape)",
         ),
     ),
+    "access": Written(
+        "cost.access.name",
+        "class Mine(hflray.Access):\n"
+        "    def upload(self, share, link, bits):\n"
+        "        rate = 0.5 * link.rate_bps(share * link.bandwidth_hz)\n"
+        "        seconds = bits / rate\n"
+        "        return EXPR\n",
+        "(seconds, link.power_w * seconds)",
+        (
+            "None", "seconds", "(seconds[:-1], seconds)", "(seconds, seconds[:-1])", "(seconds * np.nan, seconds)",
+            "(bits / (0 * rate), seconds)", "(-seconds, seconds)", "(seconds, -seconds)",
+            "(bits / link.rate_bps(), seconds)",
+            "(seconds + share, seconds)", "(seconds, share)", "(seconds * 0 + 3 - share ** 2, 1 / share)",
+        ),
+    ),
+    "compute": Written(
+        "cost.compute.name",
+        "class Mine(hflray.Compute):\n"
+        "    def run(self, setting, device, work):\n"
+        "        cycles = device.cycles_per_sample * work.passes\n"
+        "        return EXPR\n",
+        "(cycles / setting, 1e-28 * cycles * setting ** 2)",
+        (
+            "None", "(cycles / setting, None)", "(cycles / setting, 1 / setting)", "(cycles, cycles)",
+            "(cycles / setting * 0, cycles)", "(cycles[:1] / setting[:1], cycles)",
+        ),
+    ),
+    "download": Written(
+        "cost.download.name",
+        "class Mine(hflray.Download):\n"
+        "    def receive(self, link, node, bits):\n"
+        "        seconds = bits / link.rate_bps()\n"
+        "        return EXPR\n",
+        "(seconds, link.power_w * seconds)",
+        ("None", "(seconds, -seconds)", "(-seconds, seconds)", "(seconds * np.inf, seconds)", "(seconds[1:], seconds)"),
+    ),
     "availability": Written(
         "world.availability.name",
         "class Mine(hflray.world.availability.Availability):\n"

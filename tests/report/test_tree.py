@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from hflray.experiment import Experiment
+from hflray.experiment.fleets import Fleets
+from hflray.experiment.scenario import Scenario
 from hflray.report import page
 from hflray.report.detail import Replay
 from hflray.report.runs import SweepRecord, read_sweep
@@ -30,7 +32,8 @@ def swept(root: Path, *overrides: str) -> tuple[SweepRecord, dict[str, list[floa
     objectives: dict[str, list[float]] = {}
     for trial in expand(file):
         tracker.start(trial.name, trial.name, trial.config, {})
-        with Experiment(trial.config) as experiment:
+        scenario = Scenario.build(trial.config, fleets=Fleets(str(folder.path)))
+        with Experiment(trial.config, scenario) as experiment:
             for record in experiment:
                 tracker.round(trial.name, record.round, record.metrics(), record.schedule(), experiment.devices())
                 objectives.setdefault(trial.name, []).append(record.cost.objective)

@@ -1,0 +1,137 @@
+"""Experiments with another physics: a class of one's own from end to end, clocks, the world and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hflray import metrics
+from hflray.config import load_config
+from hflray.errors import ConfigError, InfeasibleError
+from hflray.experiment import Experiment
+from hflray.experiment.parts_check import check_parts
+from tests.conftest import SMALL, says
+
+QUICK = (*SMALL, "model.name=logistic", "scheduling.name=fedavg", "assignment.name=best_gain")
+TOY = """from hflray.physics import Access
+
+
+class Half(Access):
+    def upload(self, share, link, bits):
+        delay_s = bits / (0.5 * link.rate_bps(share * link.bandwidth_hz))
+        return delay_s, link.power_w * delay_s
+"""
+
+
+def run(*overrides: str) -> Experiment:
+    """Return an experiment after its last round, which has the same bits when it is resumed after the first."""
+    config = load_config(None, [*QUICK, *overrides])
+    whole, first, resumed = (Experiment(config) for _ in range(3))
+    check_parts(whole)
+    records = list(whole)
+    next(iter(first))
+    state = first.state_dict()
+    json.dumps({name: value for name, value in state.items() if not isinstance(value, np.ndarray)})
+    resumed.load_state_dict(state)
+    again = list(resumed)
+    np.testing.assert_array_equal(resumed.global_model, whole.global_model)
+    assert [record.cost.objective for record in again] == [record.cost.objective for record in records[1:]]
+    assert resumed.state_dict()["totals"] == whole.state_dict()["totals"]
+    return whole
+
+
+def test_an_access_of_one_s_own_runs_and_resumes(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(TOY)
+    toy = run(f"cost.access.name={tmp_path}/toy.py:Half")
+    assert "@sha256:" in toy.config.cost.access.name  # pinned
+    plain = run()
+    assert toy.totals["objective"] > plain.totals["objective"]
+    np.testing.assert_array_equal(toy.global_model, plain.global_model)  # no clock lets seconds change what is learned
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("cost.access.name=tdma", "scheduling.name=ikc"), ("cost.access.name=ofdma", "scheduling.name=power_of_choice"),
+        ("cost.access.name=tdma", "world.fading={name: rayleigh, coherence_s: 0.5}"),
+        ("cost.download.name=broadcast", "clock.cloud={semi_synchronous: {period_s: 3}}", "max_rounds=2"),
+        ("cost.download.name=unicast", "clock.edge={asynchronous: {}}"),
+        ("cost.download.name=unicast", "clock.cloud={asynchronous: {}}", "scheduling.name=oort"),
+        ("cost.download.name=unicast", "tree={region: {count: 2, iterations: 2}}", "allocation.coupling=joint"),
+    ],
+)  # fmt: skip
+def test_it_goes_with_schedulers_clocks_and_the_world(overrides: tuple[str, ...]) -> None:
+    logged = run(*overrides)
+    assert np.isfinite(logged.totals["objective"])
+
+
+def test_what_devices_receive_is_logged_and_billed() -> None:
+    experiment = Experiment(load_config(None, [*QUICK, "cost.download.name=unicast", "training.rule.name=scaffold"]))
+    record = experiment.run_round()
+    values, cost = record.metrics(), record.cost
+    assert experiment.work.download_bits == 2 * 32 * len(experiment.global_model)  # the model, and c
+    assert values[metrics.ROUND_DOWNLOAD_BITS] == 6 * 2 * experiment.work.download_bits
+    assert cost.download_energy_j is not None
+    assert cost.download_delay_s is not None
+    assert values[metrics.ROUND_DOWNLOAD_J] == pytest.approx(2 * cost.download_energy_j.sum())
+    assert values[metrics.ROUND_DOWNLOAD_S] == pytest.approx(2 * cost.download_delay_s.max())
+    received = record.timeline.received_s
+    assert received is not None
+    np.testing.assert_allclose((record.timeline.computed_s - received)[0], cost.compute_delay_s)
+    assert record.timeline.spent_j.sum() == pytest.approx(
+        2 * (cost.compute_energy_j + cost.upload_energy_j).sum()
+    )  # the devices' own
+    table = record.timeline.table()
+    assert sum(table["download_j"]) == pytest.approx(values[metrics.ROUND_DOWNLOAD_J])
+
+
+def test_an_edge_has_sent_whatever_becomes_of_a_device() -> None:
+    lost = ("cost.download.name=broadcast", "world.dropout.rate_per_s=2", "world.dropout.noticed_after_s=0.1")
+    experiment = Experiment(load_config(None, [*QUICK, *lost]))
+    record = experiment.run_round()
+    happened, cost = record.timeline, record.cost
+    assert happened.vanished.any()
+    assert happened.download_j is not None
+    assert cost.download_energy_j is not None
+    first = happened.download_j[0]
+    np.testing.assert_allclose(first, cost.download_energy_j)  # in the first iteration all were awaited
+    assert cost.energy_j == pytest.approx(float(cost.edge_energy_j.sum()))
+    assert cost.edge_energy_j.sum() > happened.energy_j.sum() + happened.download_j.sum()  # the hops
+
+
+@pytest.mark.parametrize(
+    "overrides, error, facts",
+    [
+        (("cost.access.name=tdmaa",), ConfigError, ("tdmaa", "tdma")),
+        (("cost.access={name: ofdma, options: {blocks: 1}}",), ConfigError, ("blocks: got 1", "2 or more")),
+        (("cost.access={name: ofdma, options: {block: 9}}",), ConfigError, ("unknown option 'block'", "blocks")),
+        (("cost.download.name=broadcast", "clock.edge={asynchronous: {}}"), ConfigError, ("broadcast", "unicast")),
+        (("cost.access.name=tdma", "clock.edge={asynchronous: {}}"), ConfigError, ("tdma", "fdma")),
+        (("cost.access.name=tdma", "assignment.name=hfel"), ConfigError, ("hfel", "frequency division")),
+        (("cost.access.name=tdma", "scheduling.name=joint_cost"), ConfigError, ("joint_cost", "frequency division")),
+        (("allocation.limits.device_delay_s=1e-6",), InfeasibleError, ("device_delay_s", "needs at least", "drop")),
+        (("allocation.limits.device_delay_s=0",), ConfigError, ("device_delay_s", "above 0")),
+        (("allocation.limits.drop=true",), ConfigError, ("drop", "without a limit")),
+        (("allocation={method: equal, limits: {device_delay_s: 9}}",), ConfigError, ("limits", "equal", "newton")),
+        (("allocation.limits.device_delay_s=9", "clock.cloud={asynchronous: {}}"), ConfigError, ("limits", "cloud")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line_before_anything_starts(
+    overrides: tuple[str, ...], error: type[Exception], facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(error) as caught:
+        check_parts(Experiment(load_config(None, [*QUICK, *overrides])))
+    assert "\n" not in str(caught.value)
+    assert says(str(caught.value), *facts)
+
+
+def test_settings_that_say_nothing_are_not_written() -> None:
+    tree = load_config(None, []).model_dump(mode="json")
+    assert set(tree["cost"]) == {"delay_weight", "model_kb", "secure_aggregation"}
+    assert set(tree["allocation"]) == {"method", "coupling"}
+    said = load_config(None, ["cost.download.name=unicast", "allocation.limits.device_delay_s=9"])
+    assert said.model_dump(mode="json")["cost"]["download"] == {"name": "unicast", "options": {}}
+    assert load_config(None, []).model_validate(said.model_dump(mode="json")) == said

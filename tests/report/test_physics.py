@@ -1,0 +1,61 @@
+"""Runs with another physics, downloads and limits: details follow again from the journal, and from an export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hflray import metrics
+from hflray.report import page
+from hflray.report.detail import Replay, explain
+from hflray.report.exports import export, read_export
+from tests.report.test_tree import FEW, swept
+from tests.support.terminal.rendering import render
+
+UNICAST = "cost.download.name=unicast"
+TABLE = "fleet={name: table, num_devices: 12, num_edges: 3, options: {devices: DIR/devices.csv, links: DIR/links.csv}}"
+
+
+def tables(folder: Path) -> str:
+    """Write tables of measured devices and links; return the setting that names them."""
+    devices = ["device,step_s,compute_w,upload_w", *(f"d{i},{0.01 + i / 100},2,1.5" for i in range(12))]
+    links = ["device,edge,mbps,latency_s", *(f"d{i},e{m},{1 + (i + m) % 4},0.1" for i in range(12) for m in range(3))]
+    (folder / "devices.csv").write_text("\n".join(devices))
+    (folder / "links.csv").write_text("\n".join(links))
+    return TABLE.replace("DIR", str(folder))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("cost.access.name=tdma",), ("cost.access.name=tdma", "world.fading.name=rayleigh"),
+        (UNICAST, "cost.model_kb=100"),
+        ("cost.download.name=broadcast", "world.dropout.rate_per_s=0.05", "clock.edge.deadline_s=20"),
+        (UNICAST, "clock.cloud={asynchronous: {}}"), (UNICAST, "clock.edge={asynchronous: {}}"),
+        (UNICAST, "training.rule.name=scaffold"), ("allocation.limits={device_delay_s: 1, drop: true}",),
+        ("cost.access.name=measured", "cost.compute.name=measured", "tables"),
+    ],
+)  # fmt: skip
+def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    chosen = [tables(tmp_path) if override == "tables" else override for override in overrides]
+    sweep, objectives = swept(tmp_path, *(() if "tables" in overrides else FEW), *chosen, *(FEW[:1] + FEW[2:]))
+    (expected,) = objectives.values()
+    for again in (sweep, read_export(export(sweep, tmp_path / "export"))):
+        replay = Replay(again.runs[0])
+        details = [replay.round(number) for number in replay.numbers]
+        np.testing.assert_allclose([detail.cost.objective for detail in details], expected, rtol=1e-9)
+    table = details[0].devices
+    assert (table["download_s"] > 0).any() == any("download" in override for override in overrides)
+    assert page.render(sweep)[1] == []
+    text = render(explain(sweep.runs[0], 1), 200)
+    assert ("download s" in text) == any("download" in override for override in overrides)
+
+
+def test_devices_that_limits_leave_out_are_counted(tmp_path: Path) -> None:
+    sweep, objectives = swept(tmp_path, *FEW, "allocation.limits={device_delay_s: 0.001, drop: true}")
+    rounds = sweep.runs[0].rounds
+    assert rounds[metrics.ROUND_DROPPED].tolist() == [6, 6]
+    assert [len(devices) for devices in rounds["devices"]] == [0, 0]
+    assert next(iter(objectives.values())) == [60.0, 60.0]  # the cloud waits for world.wait_s
