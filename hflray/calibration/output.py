@@ -234,7 +234,7 @@ experiment:
     access: {{name: measured}}
 
 sweep:
-  assignment.name: {{grid: [random, best_gain]}}
+  assignment.name: {{grid: [random, best_gain, local_search]}}
 """
 
 

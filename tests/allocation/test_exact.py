@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hflray.allocation import allocate_round
+from hflray.allocation import allocate_round, interior
 from hflray.allocation.exact import EdgeProblems, least_needs, solve, solve_together
+from hflray.allocation.problem import Layout
 from hflray.cost import Workload, hops, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.physics import Access, Compute, Device, Link, Work
@@ -420,3 +421,40 @@ def test_nonsense_ends(kind):
     edges = problem(np.random.default_rng(0), [3, 1], Broken(kind), Dvfs())
     solved = solve(edges)
     assert not (solved.objective[solved.feasible] < 0).any()
+
+
+def test_closed_forms_agree_with_the_values_and_are_not_inherited_by_other_values():
+    class Twice(Dvfs):
+        def run(self, setting, device, work):
+            return tuple(2 * answer for answer in super().run(setting, device, work))
+
+    edges = problem(np.random.default_rng(0), [5], Tdma(), Dvfs())
+    at = edges.compute.most(edges.device) * np.array([0.01, 0.1, 0.5, 0.9, 1.0])
+    seconds, joules = edges.run(at)
+    np.testing.assert_allclose(edges.least_j(seconds), joules, rtol=1e-9)
+    layouts = [
+        Layout(replace(edges, compute=compute), edges.node, slice(None), False) for compute in (edges.compute, Twice())
+    ]
+    exact, near = (np.array(layout.computes(at)) for layout in layouts)
+    np.testing.assert_allclose(2 * exact, near, rtol=1e-3)
+    twice = replace(edges, compute=Twice())
+    np.testing.assert_allclose(twice.least_j(2 * seconds), 2 * joules, rtol=1e-9)
+    assert np.isinf(edges.least_j(0.9 * seconds[-1:].repeat(5))[at == at.max()]).all()
+
+
+@pytest.mark.parametrize("compute", [Dvfs(), MeasuredCompute()])
+@pytest.mark.parametrize("access", [Tdma(), Fdma(), MeasuredAccess()])
+def test_edges_that_cannot_keep_their_limits_end_early(access, compute, monkeypatch):
+    rng = np.random.default_rng(3)
+    edges = problem(rng, rng.integers(1, 11, 40), access, compute, 10 ** rng.uniform(-3, 3, 40))
+    took = (lambda free: free.upload_s + free.compute_s)(solve(edges))
+    edges = replace(
+        edges, most_s=np.where(rng.random(len(took)) < 0.6, took * rng.uniform(0.3, 1.3, len(took)), np.inf)
+    )
+    late = solve(edges)
+    assert 5 < (~late.feasible).sum() < 40
+    monkeypatch.setattr(interior, "MOST_STEPS", 60)
+    np.testing.assert_array_equal(solve(edges).feasible, late.feasible)
+    monkeypatch.setattr(interior, "hopeless", lambda *_: False)
+    monkeypatch.setattr(interior, "MOST_STEPS", 300)
+    np.testing.assert_array_equal(solve(edges).feasible, late.feasible)
