@@ -21,22 +21,28 @@ for both.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
-from hflray.allocation import Coupling, allocate_round
+from hflray.allocation import Coupling, allocate_round, is_general
+from hflray.allocation.exact import solve_together
+from hflray.allocation.general import problems
 from hflray.allocation.kernels.bisection import LN2, invert_slope
 from hflray.allocation.kernels.jit import kernel
 from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
-from hflray.cost import Workload, check_assignment, round_cost
+from hflray.cost import Workload, check_assignment, downloads, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.physics.own import is_built_in
 from hflray.support.arrays import FloatArray, IntArray
 
 MAX_ASSIGNMENTS = 1_000_000  # largest number of assignments that brute force tries
+GOLDEN, SECTIONS, SMALLEST = (math.sqrt(5.0) - 1.0) / 2.0, 40, 1e-7  # of the search for a pair's best share and setting
 STAGES = (0.3, 0.1, 0.03, 0.01, 0.003)  # smoothing of the minimum over edges, as fractions of a device's mean cost
 
 
@@ -64,8 +70,11 @@ def gap(
     scheduled, edges = check_assignment(fleet, devices, assignment)
     allocation = allocate_round(fleet, work, scheduled, edges, coupling=coupling)
     objective = round_cost(fleet, work, scheduled, edges, allocation).objective
-    shared = allocate_round(fleet, work, scheduled, edges, coupling="joint")
-    bound = lower_bound(fleet, work, scheduled, shared.delay_price, shared.bandwidth_price)
+    if is_general(fleet, work):
+        bound = lower_bound(fleet, work, scheduled)
+    else:
+        shared = allocate_round(fleet, work, scheduled, edges, coupling="joint")
+        bound = lower_bound(fleet, work, scheduled, shared.delay_price, shared.bandwidth_price)
     return Gap(objective, bound, (objective - bound) / objective)
 
 
@@ -78,29 +87,125 @@ def lower_bound(
 ) -> float:
     """Return a lower bound, J, on the cost of every assignment of `devices` with any allocation (see the module).
 
+    For another physics than the paper's it is the same bound, whose minima are searched. Limits and whole blocks only
+    raise costs, so that it holds without them.
+
     Args:
         fleet, work, devices: the round.
-        delay_price, bandwidth_price: prices at the start of the ascent, (H,) and (M,), as in `Allocation`.
+        delay_price, bandwidth_price: prices at the start of the ascent, (H,) and (M,), as in `Allocation`; not used for
+            another physics.
+
+    Raises:
+        ConfigError: a download of the user's own, of which nothing is known; or an index is wrong.
     """
-    problem, scheduled = round_problem(fleet, work, devices)
-    h, m, q = len(scheduled), fleet.num_edges, float(work.edge_iterations)
-    pi = np.full(h, 1.0 / h) if delay_price is None else delay_price / work.delay_weight
-    mu = np.zeros(m) if bandwidth_price is None else q * bandwidth_price
-    # An edge without a price starts from the price that a fair share of the devices would give it.
-    fair = work.delay_weight * q * problem.bits / problem.bandwidth**2 / h
-    mu = np.where(mu > 0, mu, fair)
+    q = float(work.edge_iterations)
+    if is_general(fleet, work):
+        pairs = Pairs(fleet, work, devices)
+        h, evaluate = pairs.count, pairs.bound_at
+        pi, mu = pairs.prices()
+        pi, mu = pi / work.delay_weight, np.where(mu > 0, q * mu, max(q * float(mu.max()), 1e-12))
+    else:
+        problem, scheduled = round_problem(fleet, work, devices)
+        h, evaluate = len(scheduled), partial(bound_at, problem)
+        pi = np.full(h, 1.0 / h) if delay_price is None else delay_price / work.delay_weight
+        mu = np.zeros(fleet.num_edges) if bandwidth_price is None else q * bandwidth_price
+        # An edge without a price starts from the price that a fair share of the devices would give it.
+        mu = np.where(mu > 0, mu, work.delay_weight * q * problem.bits / problem.bandwidth**2 / h)
     start = np.concatenate([np.log(np.maximum(pi, 1e-12)), [math.log(1e-3)], np.log(mu)])
-    best, _ = bound_at(problem, start, 0.0)
+    best, _ = evaluate(start, 0.0)
     scale = max(abs(best), 1e-300)
     for part in STAGES:
 
         def negated_bound(point: FloatArray, width: float = part * scale / h) -> tuple[float, FloatArray]:
-            value, gradient = bound_at(problem, point, width)
+            value, gradient = evaluate(point, width)
             return -value / scale, -gradient / scale
 
         start = minimize(negated_bound, start, jac=True, method="L-BFGS-B", options={"maxiter": 80, "maxcor": 20}).x
-        best = max(best, bound_at(problem, start, 0.0)[0])
+        best = max(best, evaluate(start, 0.0)[0])
     return float(best)
+
+
+class Pairs:
+    """The terms of the bound for each pair of a device and an edge, (H · M,), with any physics.
+
+    A device alone at an edge has the shortest download. The joules of one that several devices share count for none.
+    """
+
+    def __init__(self, fleet: Fleet, work: Workload, devices: ArrayLike) -> None:
+        scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+        if not is_built_in(fleet.download):
+            raise ConfigError(
+                "cost.download: the lower bound knows the downloads of hflray alone; accepted: none, broadcast, unicast"
+            )
+        self.count, self._fleet, self._work, self._scheduled = len(scheduled), fleet, work, scheduled
+        shape = (self.count, fleet.num_edges)
+        device, edge = (index.ravel() for index in np.indices(shape))
+        alone = np.arange(len(edge))
+        self._pairs = problems(fleet, work, scheduled[device], edge, alone, len(edge))
+        self._hop_s, self._hop_j = hops(fleet, work)
+        received_j = downloads(fleet, work, scheduled[device], edge, alone)[1]
+        self._received_j = 0.0 if received_j is None or fleet.download.together else received_j.reshape(shape)
+        self._before_s = self._pairs.before_s.reshape(shape)
+        self._most = self._pairs.compute.most(self._pairs.device) if fleet.compute.has_setting else np.ones(len(edge))
+
+    def prices(self) -> tuple[FloatArray, FloatArray]:
+        """Return the prices of delays, (H,), and of shares, (M,), of the strongest links under one deadline."""
+        edges = self._fleet.strongest_edges(self._scheduled)[:, 0]
+        order = np.argsort(edges, kind="stable")
+        at, none = edges[order], np.full(self.count, np.inf)
+        sets = problems(self._fleet, self._work, self._scheduled[order], at, at, self._fleet.num_edges)
+        sets = replace(sets, most_j=none, most_s=none)
+        solved = solve_together(sets, self._work.edge_iterations, self._hop_s, self._work.delay_weight, whole=False)
+        return np.nan_to_num(solved.time_price[np.argsort(order)], nan=1.0), np.nan_to_num(solved.share_price)
+
+    def bound_at(self, point: FloatArray, width: float) -> tuple[float, FloatArray]:
+        """Return D and its gradient at prices, as the function of this name does."""
+        pairs, work, h, m = self._pairs, self._work, self.count, len(self._hop_s)
+        weights = np.exp(point[: h + 1] - point[: h + 1].max())
+        weights *= work.delay_weight / weights.sum()
+        mu, q, hop = np.exp(point[h + 1 :]), float(work.edge_iterations), float(self._hop_s.max())
+        pi, price, is_shared = np.repeat(weights[:h], m), np.tile(mu, h), float(pairs.access.shared)
+
+        def sending(share: FloatArray) -> FloatArray:
+            seconds, joules = pairs.upload(share)
+            return q * (joules + pi * seconds) + is_shared * price * share
+
+        def computing(part: FloatArray) -> FloatArray:
+            seconds, joules = pairs.run(part * self._most)
+            return q * (joules + pi * seconds)
+
+        ones = np.ones(h * m)
+        share = least_at(sending, ones) if pairs.access.shared else ones
+        setting = least_at(computing, ones) if pairs.compute.has_setting else ones
+        seconds = (pairs.upload(share)[0] + pairs.run(setting * self._most)[0]).reshape(h, m) + self._before_s
+        delay = q * seconds + self._hop_s
+        term = (sending(share) + computing(setting)).reshape(h, m) + q * self._received_j
+        term = term + weights[:h, None] * (delay - q * (seconds - self._before_s))
+        least = term.min(axis=1, keepdims=True)
+        part = np.exp(-(term - least) / width) if width > 0.0 else (term == least).astype(np.float64)
+        total = part.sum(axis=1, keepdims=True)
+        part, used = part / total, is_shared * share.reshape(h, m)
+        value = self._hop_j.sum() + weights[h] * hop - is_shared * mu.sum()
+        value += float((least - (width * np.log(total) if width > 0.0 else 0.0)).sum())
+        slope_pi = np.append((part * delay).sum(axis=1), hop)
+        mean = (weights * slope_pi).sum() / work.delay_weight
+        return value, np.concatenate([weights * (slope_pi - mean), mu * ((part * used).sum(axis=0) - is_shared)])
+
+
+def least_at(cost: Callable[[FloatArray], FloatArray], highest: FloatArray) -> FloatArray:
+    """Return where each convex cost is least, (n,), up to `highest`, (n,), by golden sections of the logarithm."""
+    low, high = np.log(SMALLEST * highest), np.log(highest)
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = cost(np.exp(left)), cost(np.exp(right))
+    for _ in range(SECTIONS):
+        is_left = at_left < at_right
+        low, high = np.where(is_left, low, left), np.where(is_left, right, high)
+        probe = np.where(is_left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
+        value = cost(np.exp(probe))
+        left, right = np.where(is_left, probe, right), np.where(is_left, left, probe)
+        at_left, at_right = np.where(is_left, value, at_right), np.where(is_left, at_left, value)
+    middle = np.exp((low + high) / 2)
+    return np.where(cost(highest) < cost(middle), highest, middle)
 
 
 @kernel

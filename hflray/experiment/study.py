@@ -15,13 +15,14 @@ from typing import Self
 import numpy as np
 
 from hflray import metrics
-from hflray.allocation import allocate_round, is_general
+from hflray.allocation import allocate_round
 from hflray.assignment import Assigner, assigned, configured_assigner
 from hflray.config import BITS_PER_KB, AllocationConfig, DataConfig, ExperimentConfig
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, given_fleet, sample_fleet
+from hflray.physics.own import is_built_in
 from hflray.seeding import stream
 from hflray.support.arrays import IntArray
 
@@ -129,7 +130,7 @@ class Instance:
 
     def bound(self) -> float:
         """Return the objective, J, that no assignment is below; NaN where no bound is known."""
-        if is_general(self.fleet, self.work):
+        if not is_built_in(self.fleet.download):
             return math.nan
         from hflray.assignment.bounds import lower_bound  # with SciPy and Numba, which another task may not need
 

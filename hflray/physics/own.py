@@ -110,6 +110,11 @@ def _check_falls(contract: Contract, seconds: FloatArray, variable: str, action:
         raise contract.error(f"seconds of {action} that are not convex in {variable}")
 
 
+def is_built_in(part: object) -> bool:
+    """Return whether an access, a computing or a download is one of hflray."""
+    return is_ours(part) and not isinstance(part, _Checked)
+
+
 KINDS: dict[registry.Kind, tuple[type[Any], type[Any]]] = {
     "access": (Access, CheckedAccess), "compute": (Compute, CheckedCompute), "download": (Download, CheckedDownload),
 }  # fmt: skip

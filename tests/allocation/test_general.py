@@ -8,7 +8,6 @@ import pytest
 from hflray.allocation import allocate_round, kept_by_limits
 from hflray.allocation.general import allocate
 from hflray.assignment import build_assigner
-from hflray.assignment.bounds import lower_bound
 from hflray.config import CostConfig, FleetConfig
 from hflray.config.decisions import LimitsConfig
 from hflray.cost import Workload, round_cost
@@ -90,8 +89,6 @@ def test_an_edge_needs_a_block_for_each_device() -> None:
 
 def test_what_prices_frequency_division_alone_says_so() -> None:
     fleet, rng = drawn({"access": {"name": "tdma"}}), np.random.default_rng(0)
-    with pytest.raises(ConfigError, match="lower bound prices"):
-        lower_bound(drawn(), limited(device_delay_s=1.0), DEVICES)
     for method in ("cvxpy", "fixed_cpu"):
         with pytest.raises(ConfigError, match=f"allocation.method: got {method}"):
             allocate_round(fleet, limited(), DEVICES, EDGES, method)  # type: ignore[arg-type]

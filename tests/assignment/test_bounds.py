@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hflray.assignment.bounds import bound_at, brute_force, gap, lower_bound
+from hflray import FleetConfig, allocate_round, round_cost, sample_fleet
+from hflray.assignment.bounds import Pairs, bound_at, brute_force, gap, lower_bound
 from hflray.assignment.objective import round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
+from hflray.physics import Download
+from hflray.physics.access import Ofdma, Tdma
+from hflray.physics.download import Broadcast, Unicast
 from tests.assignment import optimum
 from tests.assignment.rounds import WORK, assign, objective, random_round
 
@@ -102,3 +107,40 @@ def test_no_assigner_beats_the_best_of_all_assignments(num_edges):
         assert max(row.max() for row in rows.values()) < optimum.FOUND
     else:
         assert rows["local_search"].mean() < rows["geographic"].mean()
+
+
+def test_for_any_physics_it_is_the_bound_of_the_kernels() -> None:
+    fleet = sample_fleet(FleetConfig(num_devices=12, num_edges=3), np.random.default_rng(1))
+    problem, devices = round_problem(fleet, WORK, np.arange(8))
+    rng = np.random.default_rng(2)
+    point = np.concatenate([rng.normal(size=9), rng.normal(-13, 1, size=3)])
+    shares = point + np.concatenate([np.zeros(9), np.log(fleet.edge_bandwidth_hz)])  # prices of shares, not of hertz
+    for width in (0.0, 0.05):
+        value, gradient = bound_at(problem, point, width)
+        general_value, general_gradient = Pairs(fleet, WORK, devices).bound_at(shares, width)
+        assert general_value == pytest.approx(value, rel=1e-9)
+        np.testing.assert_allclose(general_gradient, gradient, rtol=1e-5, atol=1e-6 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"access": Tdma()}, {"access": Ofdma(6)}, {"access": Tdma(), "download": Unicast()}, {"download": Broadcast()}],
+)
+def test_it_is_below_all_assignments_of_any_physics(parts) -> None:
+    fleet = replace(sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(3)), **parts)
+    work, devices = Workload(model_bits=3e6, edge_iterations=3, download_bits=3e6), np.arange(4)
+    best = min(
+        round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges, coupling="joint")).objective
+        for edges in itertools.product(range(2), repeat=4)
+    )
+    assert 0.4 * best < lower_bound(fleet, work, devices) <= best * (1 + 1e-9)
+
+
+def test_of_a_download_of_the_users_own_nothing_is_known() -> None:
+    class Free(Download):
+        def receive(self, link, node, bits):
+            return 0.0 * link.gain, 0.0 * link.gain
+
+    fleet = replace(sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(3)), download=Free())
+    with pytest.raises(ConfigError, match=r"cost\.download: the lower bound knows the downloads of hflray alone"):
+        lower_bound(fleet, WORK, np.arange(4))
