@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hflray.errors import InfeasibleError as InfeasibleError
     from hflray.errors import WorkerLostError as WorkerLostError
     from hflray.experiment import Experiment as Experiment
+    from hflray.experiment.observers import Observer as Observer
     from hflray.experiment.record import RoundRecord as RoundRecord
     from hflray.experiment.scenario import Scenario as Scenario
     from hflray.fleet import Fleet as Fleet
@@ -71,6 +72,7 @@ _PUBLIC = {
         "WorkerLostError",
     ),
     "hflray.experiment": ("Experiment",),
+    "hflray.experiment.observers": ("Observer",),
     "hflray.experiment.record": ("RoundRecord",),
     "hflray.experiment.scenario": ("Scenario",),
     "hflray.fleet": ("Fleet", "build_fleet", "sample_fleet"),

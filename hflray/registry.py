@@ -1,5 +1,6 @@
 """The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, local rules, aggregators,
-compressors, parts of the world and of the physics, trackers (sinks), fleets and figures, and their implementations.
+compressors, parts of the world and of the physics, observers, trackers (sinks), fleets and figures, and their
+implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -23,7 +24,8 @@ from hflray.support.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",
-    "compressor", "availability", "fading", "mobility", "access", "compute", "download", "sink", "fleet", "figure",
+    "compressor", "availability", "fading", "mobility", "access", "compute", "download", "observer", "sink", "fleet",
+    "figure",
 ]  # fmt: skip
 
 BUILTIN: dict[Kind, dict[str, str]] = {
@@ -156,6 +158,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "top_k": "hflray.compression.top_k:TopK",
         "sign": "hflray.compression.sign:Sign",
     },
+    "observer": {},  # hflray's own follow from the settings of what they watch (`hflray.experiment.observers`)
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",
@@ -191,6 +194,7 @@ METHODS: dict[Kind, tuple[str, ...]] = {
     "availability": ("available", "advance", "state_dict", "load_state_dict"),
     "fading": ("factor",),
     "mobility": ("advance", "at", "places", "state_dict", "load_state_dict"),
+    "observer": ("before", "after", "stops", "state_dict", "load_state_dict"),
     "access": ("upload",),
     "compute": ("run",),
     "download": ("receive",),
@@ -272,8 +276,8 @@ def checked_name(kind: Kind, name: str, words: Sequence[str] = ()) -> str:
             "; only an .npz is named by its path, and a function of your own reads any other file, as mine.py:load does"
         )
     raise ValueError(
-        f"unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; use one of these, or your own as in "
-        f"mine.py:Name, or install a package that adds it (entry point group '{GROUPS[kind]}')"
+        f"unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed) or 'none'}; use one of these, or your own "
+        f"as in mine.py:Name, or install a package that adds it (entry point group '{GROUPS[kind]}')"
     )
 
 

@@ -21,6 +21,7 @@ from mlflow import MlflowClient
 
 import hflray
 from hflray import metrics, registry
+from hflray.command import check
 from hflray.config import ExperimentConfig, flatten, named_settings
 from hflray.config.decisions import LimitsConfig
 from hflray.config.tree import GossipConfig, RegionConfig
@@ -28,6 +29,7 @@ from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.support import live_metrics, pinned
+from hflray.support.terminal.app import exit_code
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Tracker, default_uri
@@ -127,6 +129,21 @@ def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:
     assert choose_devices(scheduler, context).tolist() == [1, 2]
     rest = toy.context(toy.fleet(np.ones((5, 1))), last_loss=np.ones(5), available=[False, False, True, False, False])
     assert choose_devices(scheduler, rest).tolist() == [2]
+
+
+def test_the_examples_of_physics_are_parts_that_can_be_billed(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = [one.text for one in blocks(text_of("howto/physics.md")) if one.comment == "<!-- mine.py -->"]
+    Path("mine.py").write_text("\n\n".join(parts), encoding="utf-8")
+    assert exit_code(check.app, ["mine.py"], "hflray check") == 0
+    assert re.findall(r"^(\w+) +(\w+) .*: ok$", capsys.readouterr().out, re.M) == [
+        ("access", "Guarded"),
+        ("download", "Listening"),
+    ]
+    names = ["mine.py:Guarded", "mine.py:Listening"]
+    config = small_config(f"cost.access.name={names[0]}", f"cost.download.name={names[1]}", "max_rounds=1")
+    (record,) = hflray.Experiment(config)
+    assert record.metrics()["round/download_s"] > 0
 
 
 def test_the_library_is_used_without_ray(tmp_path) -> None:

@@ -27,6 +27,7 @@ PUBLIC = {
     "scheduler": "Scheduler", "assigner": "Assigner", "dataset": "Dataset", "sink": "Sink", "partition": "Partition",
     "local_rule": "LocalRule", "aggregator": "Aggregator", "compressor": "Compressor", "availability": "Availability",
     "fading": "Fading", "mobility": "Mobility", "access": "Access", "compute": "Compute", "download": "Download",
+    "observer": "Observer",
 }  # fmt: skip
 FUNCTIONS = {
     "model",

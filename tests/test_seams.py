@@ -41,7 +41,7 @@ def test_every_section_has_an_example() -> None:
     titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
     assert titles == [
         *("A scheduler", "A scheduler that assigns", "An assigner", "A local rule", "An aggregator", "A compressor"),
-        *("An access, a computing, a download", "A task", "A sink", "A metric", "A figure"),
+        *("An observer", "An access, a computing, a download", "A task", "A sink", "A metric", "A figure"),
         "Larger changes",
     ]
 
@@ -104,6 +104,13 @@ def test_the_rule_the_aggregator_and_the_compressor_train_and_are_billed(monkeyp
     half, whole = (records[name].cost.message_bits for name in ("half", ""))
     assert half / whole == pytest.approx((devices / 2 + edges) / (devices + edges))
     assert np.array_equal(parts["aggregator", "midrange"]().of_models(np.array([[0.0], [1.0], [5.0]]), None), [2.5])
+
+
+def test_the_observer_ends_a_run_that_makes_no_progress(monkeypatch) -> None:
+    monkeypatch.setitem(registry._ADDED, ("observer", "patience"), example("An observer")["Patience"])
+    still = ("training.learning_rate=1e-12", "scheduling.name=round_robin", "max_rounds=9")
+    records = list(Experiment(small_config("observers=[{name: patience, options: {rounds: 2}}]", *still)))
+    assert [record.conditions["rounds_without_progress"] for record in records] == [0, 1, 2]
 
 
 def test_the_tasks_bills_are_those_of_the_nearest_edges() -> None:

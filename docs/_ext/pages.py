@@ -61,6 +61,7 @@ KINDS = {
     "aggregator": "aggregators (`aggregation.edge.name`, `aggregation.cloud.name`, `tree.region.aggregation.name`)",
     "compressor": "compressors (`compression.device.name`, `compression.edge.name`, `tree.region.compression.name`)",
     "metric": "metrics besides those of the kinds of data (`target.metric`)",
+    "observer": "observers (`observers`)",
     "sink": "trackers (`tracking.sinks`)",
     "fleet": "fleets (`fleet.name`)",
     "figure": "figures of a report (`hflray report --figure`, `drawings` of a `claims.yaml`)",

@@ -153,32 +153,32 @@ class GeneralSearch:
         a, b, k = moves.T
         alone, m = b == NOBODY, self.assignment[a]
         replaced = ~alone & (self.assignment[np.maximum(b, 0)] == NOWHERE)
-        wanted: list[tuple[FloatArray, tuple[IntArray, ...], IntArray, IntArray, IntArray]] = []
+        unsolved: list[tuple[FloatArray, tuple[IntArray, ...], IntArray, IntArray, IntArray]] = []
 
-        def want(
+        def add(
             table: FloatArray, place: tuple[IntArray, ...], edge: IntArray, leaves: IntArray, joins: IntArray
         ) -> None:
             unknown = np.isnan(table[0][place])
-            wanted.append((table, tuple(p[unknown] for p in place), edge[unknown], leaves[unknown], joins[unknown]))
+            unsolved.append((table, tuple(p[unknown] for p in place), edge[unknown], leaves[unknown], joins[unknown]))
 
         goes = alone | (replaced & (k != m))  # a leaves its edge, and nobody joins it
         nobody = np.full(len(a), NOBODY)
-        want(self._leave, (a[goes],), m[goes], a[goes], nobody[goes])
-        want(self._join, (a[alone], k[alone]), k[alone], nobody[alone], a[alone])
-        there = replaced & (k != m)
-        want(self._join, (b[there], k[there]), k[there], nobody[there], b[there])
-        here = ~alone & ~there
-        want(self._swap, (a[here], b[here]), m[here], a[here], b[here])
-        both = here & ~replaced
-        want(self._swap, (b[both], a[both]), k[both], b[both], a[both])
-        places = [np.unique(np.column_stack(place), axis=0, return_index=True)[1] for _, place, *_ in wanted]
-        parts = [np.column_stack(sets)[first] for (_, _, *sets), first in zip(wanted, places, strict=True)]
+        add(self._leave, (a[goes],), m[goes], a[goes], nobody[goes])
+        add(self._join, (a[alone], k[alone]), k[alone], nobody[alone], a[alone])
+        elsewhere = replaced & (k != m)
+        add(self._join, (b[elsewhere], k[elsewhere]), k[elsewhere], nobody[elsewhere], b[elsewhere])
+        in_place = ~alone & ~elsewhere
+        add(self._swap, (a[in_place], b[in_place]), m[in_place], a[in_place], b[in_place])
+        both = in_place & ~replaced
+        add(self._swap, (b[both], a[both]), k[both], b[both], a[both])
+        places = [np.unique(np.column_stack(place), axis=0, return_index=True)[1] for _, place, *_ in unsolved]
+        parts = [np.column_stack(sets)[first] for (_, _, *sets), first in zip(unsolved, places, strict=True)]
         edge, leaves, joins = np.concatenate(parts).T
         if not len(edge):
             return
         costs = np.stack(self._costs(edge, self._changed(edge, leaves, joins)))
         begin = 0
-        for (table, place, *_), first in zip(wanted, places, strict=True):
+        for (table, place, *_), first in zip(unsolved, places, strict=True):
             end = begin + len(first)
             table[0][tuple(p[first] for p in place)], table[1][tuple(p[first] for p in place)] = costs[:, begin:end]
             begin = end
@@ -220,9 +220,9 @@ class GeneralSearch:
         elsewhere = self.assignment[a] != self.assignment[b]
         yield np.column_stack([a, b, self.assignment[b]])[elsewhere]
         if self._group is not None and self._stays is not None:
-            others = np.flatnonzero(self.assignment == NOWHERE)
+            unscheduled = np.flatnonzero(self.assignment == NOWHERE)
             may = scheduled[~self._stays[scheduled]]
-            a, b, k = (index.ravel() for index in np.meshgrid(may, others, edges, indexing="ij"))
+            a, b, k = (index.ravel() for index in np.meshgrid(may, unscheduled, edges, indexing="ij"))
             yield np.column_stack([a, b, k])[self._group[a] == self._group[b]]
 
     def _after(self, move: IntArray) -> IntArray:

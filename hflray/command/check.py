@@ -48,6 +48,7 @@ TRIED: dict[str, str] = {
     "availability": "asked at two moments, state saved",
     "fading": "factors drawn twice",
     "mobility": "moved, state saved",
+    "observer": "a round planned and recorded, state saved",
     "access": "uploads with several shares",
     "compute": "edge iterations with several settings",
     "download": "a download of some devices",
@@ -109,6 +110,7 @@ def kinds_of(thing: Any) -> list[Kind]:
 
     from hflray.aggregation import Aggregator
     from hflray.compression import Compressor
+    from hflray.experiment.observers import Observer
     from hflray.physics import Access, Compute, Download
     from hflray.scheduling import Scheduler
     from hflray.tracking import Sink
@@ -119,7 +121,7 @@ def kinds_of(thing: Any) -> list[Kind]:
 
     bases: dict[Kind, type[Any]] = {
         "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
-        "availability": Availability, "fading": Fading, "mobility": Mobility, "sink": Sink,
+        "availability": Availability, "fading": Fading, "mobility": Mobility, "observer": Observer, "sink": Sink,
         "access": Access, "compute": Compute, "download": Download,
     }  # fmt: skip
     if isinstance(thing, type) and not issubclass(thing, nn.Module):
@@ -187,7 +189,8 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
         for data, network in _data(kind, reference, datasets):
             model = [] if kind == "model" else [f"model={network or DATA[load_dataset(data).kind][1]}"]
             data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
-            named = [f"{setting}={json.dumps(reference)}" for setting in settings]
+            value = json.dumps([reference] if kind == "observer" else reference)
+            named = [f"{setting}={value}" for setting in settings]
             sections = tuple(f"{setting.rpartition('.')[0]}." for setting in settings)
             more = [
                 override

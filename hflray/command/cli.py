@@ -55,6 +55,9 @@ COMMANDS = {
     "data": Subcommand("hflray.command.data:app", "List the data sets, download them, and check their files."),
     "doctor": Subcommand("hflray.command.doctor:app", "Check versions, memory, disk, Ray and data sets here."),
     "check": Subcommand("hflray.command.check:app", "Try every part in a file of your own, as --dry-run would."),
+    "calibrate": Subcommand(
+        "hflray.command.calibrate:app", "Fit what devices and links take from a log of real ones, and test it."
+    ),
     "new": Subcommand("hflray.command.new:app", "Write a commented sweep file, or a system, to begin with."),
 }  # fmt: skip
 

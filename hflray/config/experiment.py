@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hflray import metrics
 from hflray.config.base import Named, Section
@@ -118,6 +118,25 @@ class TargetConfig(Section):
             )
 
 
+class ObserverConfig(Section):
+    """An observer; its name alone will do in place of the mapping."""
+
+    name: Annotated[str, Named("observer")] = Field(description="the observer")
+    options: dict[str, Any] = Field({}, description="arguments of its constructor")
+
+    @property
+    def label(self) -> str:
+        """The observer in words, with its options."""
+        return ", ".join([self.name, *(f"{key} {value}" for key, value in self.options.items())])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_name(cls, written: Any) -> Any:
+        if not isinstance(written, str | dict | ObserverConfig):
+            raise ValueError("accepted: a name, as in mine.py:Mine, or {name: …, options: {…}}; write one of these")
+        return {"name": written} if isinstance(written, str) else written
+
+
 class ExperimentConfig(Section):
     """The configuration of a whole experiment (Algorithm 6).
 
@@ -150,6 +169,9 @@ class ExperimentConfig(Section):
     compression: CompressionConfig = CompressionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     tree: TreeConfig = TreeConfig()
+    observers: Annotated[list[ObserverConfig], Named("observer")] = Field(
+        [], description="what watches each round, and may log numbers or end the run; NAME or {name: …, options: {…}}"
+    )
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 
@@ -157,7 +179,7 @@ class ExperimentConfig(Section):
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a section that says nothing, so that hashes of configurations are those of before it was there."""
         written: dict[str, Any] = handler(self)
-        return {name: section for name, section in written.items() if section != {}}
+        return {name: section for name, section in written.items() if section not in ({}, [])}
 
     @property
     def round_iterations(self) -> int:

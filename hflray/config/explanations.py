@@ -226,7 +226,7 @@ def accepted(field: FieldInfo) -> str:
     named = [mark.accepted for mark in field.metadata if isinstance(mark, Named)]
     text = _words(annotation, field.metadata)
     if named:
-        text = f"a list of {named[0]}" if get_origin(annotation) is tuple else named[0]
+        text = f"a list of {named[0]}" if get_origin(annotation) in (tuple, list) else named[0]
     return text + (", or null" if optional else "")
 
 

@@ -280,4 +280,7 @@ def _changed_value(value: Any, key: str, change: Change) -> Any:
         return [_changed_value(inner, key, change) for inner in value]
     if not isinstance(value, dict):
         return value
-    return {name: _changed_value(inner, f"{key}.{name}" if key else str(name), change) for name, inner in value.items()}
+    inside = {name: f"{key}.{name}" if key else str(name) for name in value}
+    if key in named_settings():  # an entry of a list, written as {name: …, options: {…}}
+        inside["name"] = key
+    return {name: _changed_value(inner, inside[name], change) for name, inner in value.items()}

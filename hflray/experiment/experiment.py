@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Annotated, Any, Concatenate, ParamSpec, Self
 
@@ -25,15 +25,15 @@ from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, check_once, configured_assigner
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
-from hflray.config.clock import CloudClockConfig
 from hflray.config.tree import TreeConfig
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
+from hflray.experiment.observers import Accountant, Conditions, UsersObserver, Watcher
 from hflray.experiment.planning import Planner
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, state_of
 from hflray.experiment.scenario import Scenario
-from hflray.experiment.target import Target
+from hflray.experiment.target import Scores, Target
 from hflray.experiment.turns import PlannedTurns, under_way_of
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
@@ -50,9 +50,8 @@ from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision, check_tree
 from hflray.training.network_check import check_network
-from hflray.training.privacy import RELEASES, Accountant
 from hflray.training.program import AnyTask
-from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
+from hflray.training.state import RoundResult, RoundTask, TrainingState
 from hflray.world import World
 from hflray.world.turns import UnderWay
 
@@ -99,15 +98,6 @@ def _refuses_others(load: Callable[Concatenate[Any, Mapping[str, Any], P], None]
     return loading
 
 
-@dataclass(frozen=True, eq=False)
-class _TrainedRound:
-    """A round after its training: its record without accuracy, loss and measured times, and what devices have done."""
-
-    record: RoundRecord
-    history: DeviceHistory
-    accountant: Accountant | None
-
-
 class Experiment:
     """One experiment. Iterating over it runs it.
 
@@ -144,7 +134,7 @@ class Experiment:
         config = self.scenario.fitting(config)
         self.problem = Problem.of(self.scenario.dataset, config)
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
-        self._target = Target.of(config, self.scenario.dataset, self.scenario.validation)
+        self.target = Target.of(config, self.scenario.dataset, self.scenario.validation)
         samples = self.scenario.fleet.samples
         self.backend = Backend(
             config, self.problem, samples, cpus, gpus, settled, keep_actors, self.scenario.fleet.tree
@@ -176,13 +166,15 @@ class Experiment:
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
         self.clusters: NDArray[np.intp] | None = None
         self.clustering: dict[str, float] = {}
-        self.reached: dict[str, float] = {}
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class = scheduler_class(config.scheduling.name)
         check_once(config, self._scheduler_class)
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
-        self.accountant = Accountant.of(config)
+        least = self.backend.method.parts().edge.least
+        conditions = Conditions(config, self.scenario.class_counts, least, lambda: self.history)
+        account = [] if config.privacy.clip is None else [Accountant(config)]
+        self.observers: list[Watcher] = [*account, conditions, self.target, *UsersObserver.all_of(config)]
         if self._scheduler_class.auxiliary is None:
             configured_scheduler(config, None)  # a wrong option is an error before anything starts
         elif config.scheduling.options:
@@ -240,18 +232,30 @@ class Experiment:
 
     @property
     def finished(self) -> bool:
-        """True once the target or `max_rounds` is reached, or if the next round would exceed `target.epsilon`.
+        """Whether the run has ended; see `ended_by`."""
+        return bool(self.ended_by)
 
-        With the latter, the next round is planned here, with a copy of the scheduler.
+    @property
+    def ended_by(self) -> str:
+        """What ends the run here, ``max_rounds`` or the name of an observer; empty: it goes on.
+
+        For observers that look at plans, the next round is planned here, with copies of them and of the scheduler.
+
+        Raises:
+            ConfigError: an observer ends the run before its first round.
         """
-        return bool(self.reached) or self.round >= self.config.max_rounds or self._has_spent_epsilon()
-
-    def _has_spent_epsilon(self) -> bool:
-        """Return whether the next round would exceed `target.epsilon`. Round 1 never does (`Accountant.of`)."""
-        if self.accountant is None or self.accountant.limit is None or not self.round:
-            return False
-        plan, _ = self._plan(copy.deepcopy(self.scheduler))
-        return self.accountant.after(plan.timeline.devices, plan.timeline.arrived).exceeds
+        if self.round >= self.config.max_rounds:
+            return "max_rounds"
+        ending = [observer for observer in self.observers if observer.stops()]
+        foreseeing = [] if ending else [copy.deepcopy(observer) for observer in self.observers if observer.foresees]
+        if foreseeing:
+            plan, _ = self._plan(copy.deepcopy(self.scheduler))
+            for observer in foreseeing:
+                observer.before(plan)
+            ending = [observer for observer in foreseeing if observer.stops()]
+        if ending and not self.round:
+            raise ending[0].too_early()
+        return ending[0].name if ending else ""
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while not self.finished:
@@ -269,30 +273,31 @@ class Experiment:
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, world = self._plan(scheduler)
         self._check_edges(index, plan.schedule.edges)
+        for observer in self.observers:
+            observer.before(plan)
         clock = PhaseClock()
         task = self._task(plan, "loss" in scheduler.needs)
         trained = RoundResult(self.training, {}) if task is None else hierarchy.train_round(task, self.training)
-        model = trained.state.model
         clock.lap("train_s")
-        after = self._after(plan, trained.losses, model)
-        test, judged, logged = self._target.evaluate(hierarchy, index, model)
+        test, judged, logged = self.target.evaluate(hierarchy, index, trained.state.model)
         for edge, edge_model in trained.state.edges.items():
             name = metrics.edge_metric(edge, METRIC_OF[self.problem.kind])
             logged = {**logged, name: hierarchy.evaluate(edge_model).score}
         clock.lap("evaluate_s")
 
-        self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
-        self.accountant = after.accountant
-        self.world = world
+        self.history = self.history.after(index, *_counted(plan.timeline), trained.losses)
+        measured, model = {**trained.measures, **logged}, trained.state.model
+        record = self.record_of(plan, model, test, plan.conditions | measured, plan.wall | clock.laps)
+        for observer in self.observers:
+            record = observer.logged(record)
+        self.round, self.training, self.totals, self.world = index, trained.state, record.totals, world
         if plan.played is not None:
             self.under_way = plan.played.after
-        if self._target.reached(judged) and not self.reached:
-            self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
-            self.reached["rounds"] = float(index)
-        conditions, wall = {**after.record.conditions, **trained.measures, **logged}, plan.wall | clock.laps
-        record = replace(after.record, score=test.score, test_loss=test.loss, conditions=conditions, wall=wall)
-        judges = replace(record, score=judged.score, test_loss=judged.loss)  # a scheduler chooses
-        observed = (judges if metrics.ACCURACY in scheduler.needs else after.record).observed()
+        if metrics.ACCURACY in scheduler.needs:
+            observed = replace(record, score=judged.score, test_loss=judged.loss).observed()
+        else:
+            rest = {name: value for name, value in record.conditions.items() if name not in measured}
+            observed = replace(record, score=math.nan, test_loss=math.nan, conditions=rest, wall={}).observed()
         scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
         return record
@@ -318,54 +323,42 @@ class Experiment:
                 "scheduling.num_scheduled, lower fleet.num_edges or f, or take assignment.name: even_gain"
             )
 
-    def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
-        """Return what is known after a round's training, before its evaluation."""
-        index, cost, happens = plan.round, plan.cost, plan.timeline
-        history = self.history.after(index, *_counted(happens), losses)
-        deviates = self.world.is_on or self.config.clock.is_on
-        conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
-        accountant = None if self.accountant is None else self.accountant.after(happens.devices, happens.arrived)
-        if accountant is not None:
-            conditions[metrics.PRIVACY_EPSILON] = accountant.epsilon
-        least = self.backend.method.parts().edge.least
-        if least > 1:
-            conditions[metrics.ROUND_TOO_FEW] = float(_too_few(happens, least))
-        totals = {name: total + float(getattr(cost, name)) for name, total in self.totals.items()}
-        if self.config.clock.cloud != CloudClockConfig():
-            conditions[metrics.CLOCK_S] = totals["delay_s"]
-        if plan.played is None:
-            passed = [(self.scenario.fleet.samples[happens.devices], happens.participates)]
-        else:
-            updates = plan.played.updates
-            if self.config.clock.cloud.asynchronous is not None:
-                conditions[metrics.ROUND_UPDATES] = float(len(updates))
-            if updates and self.config.clock.cloud.asynchronous is not None:
-                conditions[metrics.ROUND_STALENESS] = float(np.mean([update.staleness for update in updates]))
-            if self.config.clock.edge.asynchronous is not None:
-                mixes = [mix for update in updates for mix in update.turn.mixed]
-                conditions[metrics.ROUND_ARRIVALS] = float(len(mixes))
-                if mixes:
-                    conditions[metrics.ROUND_DEVICE_STALENESS] = float(np.mean([mix.staleness for mix in mixes]))
-            trained = [update.turn.trained for update in updates]
-            passed = [(self.scenario.fleet.samples[devices], participates) for devices, participates in trained]
-        record = RoundRecord(
+    def record_of(
+        self,
+        plan: PlannedRound,
+        model: FloatVector,
+        test: Scores,
+        conditions: dict[str, float],
+        wall: dict[str, float],
+    ) -> RoundRecord:
+        """Return the record of the next round, before the observers have logged anything.
+
+        Args:
+            plan: the round's plan.
+            model: the global model after it, (P,).
+            test: the model's scores on the test set.
+            conditions, wall: what else is logged.
+        """
+        samples = self.scenario.fleet.samples
+        passed = [(plan.timeline.devices, plan.timeline.participates)]
+        if plan.played is not None:
+            passed = [update.turn.trained for update in plan.played.updates]
+        return RoundRecord(
             plan=plan,
-            score=math.nan,
-            test_loss=math.nan,
-            totals=totals,
-            class_balance=metrics.class_balance(self.scenario.class_counts[plan.schedule.devices].sum(axis=0)),
-            samples_trained=sum(self.backend.passes(*samples) for samples in passed),
+            score=test.score,
+            test_loss=test.loss,
+            totals={name: total + float(getattr(plan.cost, name)) for name, total in self.totals.items()},
+            samples_trained=sum(self.backend.passes(samples[devices], counted) for devices, counted in passed),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
-            wall={},
+            wall=wall,
             edge_iterations=self.work.edge_iterations,
-            deviates=deviates,
-            conditions=plan.conditions | conditions,
+            deviates=self.world.is_on or self.config.clock.is_on,
+            conditions=conditions,
             metric=METRIC_OF[self.problem.kind],
             sent_bits=self._sent_bits,
             download_bits=None if metrics.ROUND_DOWNLOAD_J not in plan.conditions else self.work.download_bits,
-            changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
+            changed=next((c["changed"] for c in self.changes if c["after_round"] == self.round), {}),
         )
-        return _TrainedRound(record, history, accountant)
 
     def _losses(self, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the mean loss of the global model on the samples of some devices, (n,)."""
@@ -391,13 +384,7 @@ class Experiment:
         bill = {"ari": metrics.CLUSTERING_ARI, "delay_s": metrics.CLUSTERING_DELAY_S}
         bill["energy_j"] = metrics.CLUSTERING_ENERGY_J
         values = {metric: self.clustering[name] for name, metric in bill.items() if name in self.clustering}
-        if self.reached:
-            values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
-            values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
-            for name, metric in (("delay_s", metrics.DELAY_TO_TARGET_S), ("energy_j", metrics.ENERGY_TO_TARGET_J)):
-                if name in self.reached:  # states of hflray 0.1 lack it
-                    values[metric] = self.reached[name]
-        return values
+        return values | self.target.summary()
 
     def resolve(self) -> ExperimentConfig:
         """Settle the measured settings (``training.kernel``, ``training.threads``); return `config` with them.
@@ -459,14 +446,13 @@ class Experiment:
             "round": self.round,
             "global_model": self.global_model.copy(),
             **self.training.arrays(),
-            **({} if self.accountant is None else {RELEASES: self.accountant.releases.copy()}),
             "totals": dict(self.totals),
             "clusters": None if self.clusters is None else self.clusters.tolist(),
             "clustering": dict(self.clustering),
-            "reached": dict(self.reached),
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             **self.world.state_dict(),
+            **{name: value for observer in self.observers for name, value in observer.state_dict().items()},
             **({} if self.turns is None else {"under_way": state_of(self.under_way)}),
         }
 
@@ -494,7 +480,7 @@ class Experiment:
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
         self.round, self.training = int(state["round"]), TrainingState.of_arrays(model, state)
-        self.totals, self.reached, self.clustering = (dict(state[key]) for key in ("totals", "reached", "clustering"))
+        self.totals, self.clustering = dict(state["totals"]), dict(state["clustering"])
         self.changes = [dict(change) for change in state.get("changes", ())]
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
@@ -505,8 +491,8 @@ class Experiment:
         if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
-        if self.accountant is not None:
-            self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
+        for observer in self.observers:
+            observer.load_state_dict(state)
         if self.turns is not None:
             self.under_way = under_way_of(state["under_way"])
         if state["scheduler"] is not None:
@@ -537,12 +523,3 @@ def _counted(happens: Timeline) -> tuple[IntArray, IntArray, FloatArray]:
     last = {device: row for row, device in enumerate(devices.tolist())}
     rows = np.array(sorted(last.values()), dtype=np.intp)
     return devices[rows], edges[rows], delay_s[rows]
-
-
-def _too_few(happens: Timeline, least: int) -> int:
-    """Return in how many edge iterations an edge with devices got fewer models than its aggregator needs."""
-    groups = happens.edges
-    if happens.runs is not None:
-        _, groups = np.unique(np.stack([happens.edges, happens.runs.turn]), axis=1, return_inverse=True)
-    arrived = [np.bincount(groups[row]) for row in happens.participates]
-    return int(sum(((counts > 0) & (counts < least)).sum() for counts in arrived))

@@ -1,13 +1,11 @@
 """A check of an experiment's parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
 
-Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler or an assigner, and for any physics
-but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor. What they return
-is checked where it enters, as in any round.
+Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler, an assigner or an observer, and
+for any physics but the paper's, a download and limits. One step is trained for a rule, an aggregator or a compressor.
+What they return is checked where it enters, as in any round.
 """
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 
@@ -16,9 +14,12 @@ from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
 from hflray.errors import DivergedError
 from hflray.experiment.experiment import Experiment
+from hflray.experiment.observers import Conditions, UsersObserver
 from hflray.experiment.planning import Planner
+from hflray.experiment.record import PlannedRound
+from hflray.experiment.target import Scores
 from hflray.models import auxiliary_problem
-from hflray.scheduling import configured_scheduler, scheduler_class
+from hflray.scheduling import Scheduler, configured_scheduler, scheduler_class
 from hflray.support.contract import Contract, is_ours
 from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.job import LocalJob
@@ -41,6 +42,7 @@ def check_parts(experiment: Experiment) -> None:
     experiment.world.try_parts()
     _check_auxiliary(experiment)
     _check_decisions(experiment)
+    _check_observers(experiment)
     _check_method(experiment)
     _checked.add(key)
 
@@ -58,9 +60,17 @@ def _check_auxiliary(experiment: Experiment) -> None:
 def _check_decisions(experiment: Experiment) -> None:
     """Plan round 1 with a scheduler, an assigner or a physics of their own, and save the scheduler's state."""
     config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
-    has_kernels = not is_general(experiment.scenario.fleet, experiment.work)
-    if is_ours(made) and is_ours(experiment.assigner) and has_kernels:
-        return
+    is_planned = is_general(experiment.scenario.fleet, experiment.work)
+    if is_planned or not is_ours(made) or not is_ours(experiment.assigner):
+        scheduler, again = _planned(experiment)[1:]
+    if not is_ours(made):
+        contract = Contract.of("scheduling.name", config.scheduling.name, "")
+        again.load_state_dict(contract.state(scheduler.state_dict()))
+
+
+def _planned(experiment: Experiment) -> tuple[PlannedRound, Scheduler, Scheduler]:
+    """Plan round 1; return the plan, the scheduler that has planned it, and another one."""
+    config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
     count = config.fleet.num_devices
     clusters = None if made.auxiliary is None else np.arange(count) % (config.scheduling.num_clusters or 1)
     scheduler, again = (configured_scheduler(config, clusters) for _ in range(2))
@@ -68,21 +78,25 @@ def _check_decisions(experiment: Experiment) -> None:
         config, experiment.scenario, experiment.work, configured_assigner(config), experiment.allocate,
         experiment.edge_rule, lambda devices: np.ones(len(devices)), experiment.turns,
     )  # fmt: skip
-    planner.plan(1, scheduler, experiment.world, experiment.history, None, experiment.under_way)
-    if is_ours(made):
+    plan, _ = planner.plan(1, scheduler, experiment.world, experiment.history, None, experiment.under_way)
+    return plan, scheduler, again
+
+
+def _check_observers(experiment: Experiment) -> None:
+    """Tell new ones of the user's observers of a round that did not train, and restore their states."""
+    if not experiment.config.observers:
         return
-    contract = Contract.of(
-        "scheduling.name", config.scheduling.name, "a dict of texts, numbers and lists, which JSON can hold",
-        "mend its method state_dict",
-    )  # fmt: skip
-    state = scheduler.state_dict()
-    try:
-        saved = json.loads(json.dumps(state, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise contract.error(f"a state that JSON cannot hold ({error})") from error
-    if not isinstance(saved, dict):
-        raise contract.error(f"the {type(state).__name__} as its state")
-    again.load_state_dict(saved)
+    plan = _planned(experiment)[0]
+    wall = plan.wall | {"train_s": 0.0, "evaluate_s": 0.0}
+    record = experiment.record_of(plan, experiment.global_model, Scores(0.5, 1.0), plan.conditions, wall)
+    ours = [observer for observer in experiment.observers if isinstance(observer, Conditions)]
+    for observer in (*ours, *UsersObserver.all_of(experiment.config)):
+        observer.before(plan)
+        if observer.stops():
+            raise observer.too_early()
+        record = observer.logged(record)
+        observer.stops()
+        observer.load_state_dict(observer.state_dict())
 
 
 def _check_method(experiment: Experiment) -> None:

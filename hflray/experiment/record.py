@@ -62,7 +62,6 @@ class RoundRecord:
         plan: the round's plan.
         score, test_loss: the main metric and the mean loss of the global model on the test set, after the round.
         totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
-        class_balance: see `hflray.metrics.class_balance`.
         samples_trained: samples through local training, over all edge and local iterations.
         model_hash: SHA-256 of the global model's float32 bytes.
         wall: measured seconds by phase: those of the plan, train_s and evaluate_s.
@@ -70,7 +69,7 @@ class RoundRecord:
         metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
         deviates: whether a setting of ``clock`` or ``world`` is on, so that a round may go otherwise than planned; only
             then the timeline and its metrics are logged.
-        conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
+        conditions: further metrics: what observers log, by their names in the glossary, and the user's own.
         sent_bits: what a device, an edge and a region, if there are any, send, bits, if one of them does not send a
             whole model.
         download_bits: what a device receives before each edge iteration, bits, if downloads are billed.
@@ -93,7 +92,6 @@ class RoundRecord:
     score: float
     test_loss: float
     totals: dict[str, float]
-    class_balance: float
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
@@ -150,6 +148,11 @@ class RoundRecord:
         """The accuracy of the global model on the test set, after the round; NaN if the data have no classes."""
         return self.score if self.metric == metrics.ACCURACY else math.nan
 
+    @property
+    def class_balance(self) -> float:
+        """See `hflray.metrics.class_balance`."""
+        return self.conditions[metrics.CLASS_BALANCE]
+
     def observed(self) -> RoundRecord:
         """Return the record as schedulers observe it.
 
@@ -170,7 +173,6 @@ class RoundRecord:
         values = {
             self.metric: self.score,
             metrics.TEST_LOSS: self.test_loss,
-            metrics.CLASS_BALANCE: self.class_balance,
             metrics.ROUND_DELAY_S: float(cost.delay_s),
             metrics.ROUND_ENERGY_J: float(cost.energy_j),
             metrics.ROUND_OBJECTIVE: float(cost.objective),
@@ -282,6 +284,8 @@ class RoundRecord:
                 if before in saved:
                     saved[name] = saved.pop(before)
         values.setdefault("deviates", saved is not None)
+        if "class_balance" in values:  # until hflray 0.2
+            values.setdefault("conditions", {})[metrics.CLASS_BALANCE] = values.pop("class_balance")
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
             if saved is None and as_planned is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +22,8 @@ from hflray.aggregation import FloatVector
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError, DivergedError
+from hflray.experiment.observers import Watcher
+from hflray.experiment.record import RoundRecord
 from hflray.losses import METRIC_OF
 from hflray.support.arrays import IntArray
 from hflray.support.contract import Contract
@@ -122,9 +124,9 @@ class UserMetric:
         return self._contract.number(value)
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """When a run stops.
+@dataclass(eq=False)
+class Target(Watcher):
+    """When a run stops, and what it took until then.
 
     Attributes:
         metric: the name under which the metric is logged.
@@ -132,13 +134,19 @@ class Target:
         users: the metric if it is the user's own; else None.
         main: the main metric of the kind of data.
         validates: whether there is a validation part, which decides.
+        reached: the totals of ``objective``, ``delay_s`` and ``energy_j`` up to the target, and ``rounds``; empty until
+            then.
     """
+
+    name = "target"
+    state_names = ("reached",)
 
     metric: str
     value: float | None
     users: UserMetric | None = None
     main: str = metrics.ACCURACY
     validates: bool = False
+    reached: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: ExperimentConfig, dataset: Dataset, validation: IntArray = NO_ROWS) -> Self:
@@ -195,10 +203,25 @@ class Target:
         except ConfigError as error:
             raise ConfigError(f"round {index}: {error}") from error
 
-    def reached(self, judged: Scores) -> bool:
-        """Return whether the metric is at least the target, or the loss at most."""
-        if self.value is None:
-            return False
-        if self.metric == metrics.TEST_LOSS:
-            return judged.loss <= self.value
-        return judged.named.get(self.metric, judged.score) >= self.value
+    def after(self, record: RoundRecord) -> None:
+        """Note what the first round took whose metric is at least the target, or whose loss is at most."""
+        value = metrics.deciding(self.metric, record.metrics())
+        if self.reached or self.value is None or value is None:
+            return
+        if value <= self.value if self.metric == metrics.TEST_LOSS else value >= self.value:
+            self.reached = {name: record.totals[name] for name in ("objective", "delay_s", "energy_j")}
+            self.reached["rounds"] = float(record.round)
+
+    def stops(self) -> bool:
+        """Return whether the target was reached."""
+        return bool(self.reached)
+
+    def summary(self) -> dict[str, float]:
+        """Return the glossary's metrics of a run's end; empty until the target is reached."""
+        names = {
+            "rounds": metrics.ROUNDS_TO_TARGET, "objective": metrics.OBJECTIVE_TO_TARGET,
+            "delay_s": metrics.DELAY_TO_TARGET_S, "energy_j": metrics.ENERGY_TO_TARGET_J,
+        }  # fmt: skip
+        return {
+            names[name]: self.reached[name] for name in names if name in self.reached
+        }  # one of hflray 0.1 lacks some

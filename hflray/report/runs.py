@@ -151,13 +151,15 @@ class RunRecord:
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
-        """Return a configuration as a mapping from dotted keys to values; a clock or a tree is one value in words."""
+        """Return a configuration by dotted keys; a clock, a tree and the observers are one value in words each."""
         tree = config.model_dump(mode="json")
         tree["clock"]["cloud"] = config.clock.cloud.label
         if config.clock.edge.asynchronous is not None:
             tree["clock"]["edge"]["asynchronous"] = config.clock.edge.asynchronous.label
         if config.tree.label:
             tree["tree"] = config.tree.label
+        if config.observers:
+            tree["observers"] = "; ".join(observer.label for observer in config.observers)
         for section, quiet in ((config.cost, tree["cost"]), (config.allocation, tree["allocation"])):
             quiet |= {name: getattr(section, name).model_dump(mode="json") for name in section.quiet}
         return flatten(tree)

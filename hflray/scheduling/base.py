@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from hflray.config.options import whole
 from hflray.errors import ConfigError
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, Stateful
 from hflray.support.text import shorten
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OPTIONS = "scheduling.options"  # with which the messages of schedulers' options begin
 
 
-class Scheduler(ABC):
+class Scheduler(Stateful, ABC):
     """A scheduler chooses H of N devices for each round. A subclass defines `schedule`, and its state if it has any.
 
     `schedule` receives a `RoundContext`, or its `rng` alone if it names its parameter ``rng``.
@@ -57,9 +57,6 @@ class Scheduler(ABC):
     """Whether `schedule` looks at the context's `record` or at what it remembers of devices (`participation` to
     `edge_of`). For a class that says False, and for one whose `schedule` takes ``rng``, neither is kept or saved."""
 
-    state_names: tuple[str, ...] = ()
-    """The names of the attributes that are the scheduler's state: arrays, and values that JSON can hold."""
-
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
     ):
@@ -74,12 +71,12 @@ class Scheduler(ABC):
             context: a `RoundContext`, whose `rng` is the only source of randomness.
         """
 
-    def observe(self, record: Any) -> None:  # noqa: B027  # a scheduler may have nothing to note
+    def observe(self, record: Any) -> None:
         """Take note of a round that has ended, from its `hflray.experiment.record.RoundRecord`; called once a round."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `schedule` depends on besides its `rng`, JSON-ready."""
-        return self._identity() | {name: _json_ready(getattr(self, name)) for name in self.state_names}
+        return self._identity() | super().state_dict()
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -100,9 +97,7 @@ class Scheduler(ABC):
                     f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {expected!r}; "
                     "resume with the configuration that saved the state, or start anew"
                 )
-        for name in self.state_names:
-            value, present = state[name], getattr(self, name)
-            setattr(self, name, np.array(value, present.dtype) if isinstance(present, np.ndarray) else value)
+        super().load_state_dict(state)
 
 
 class QuotaScheduler(Scheduler):
@@ -205,10 +200,6 @@ class ClusterScheduler(QuotaScheduler):
 def _plain(number: Any) -> Any:
     """Return a NumPy integer as a plain one, and anything else as it is."""
     return int(number) if isinstance(number, np.integer) else number
-
-
-def _json_ready(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, list) else value
 
 
 def rng_and_available(

@@ -1,4 +1,4 @@
-"""The array types in the signatures of several packages, and the forms of arrays and tables in JSON.
+"""The array types in the signatures of several packages, and the forms of arrays, tables and states in JSON.
 
 Each docstring with an array gives its shape and unit.
 """
@@ -10,6 +10,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -69,3 +70,23 @@ def inflated(text: str) -> dict[str, list[Any]]:
     ):
         raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")
     return columns
+
+
+class Stateful:
+    """An object whose state is made of some of its attributes: arrays, and values that JSON can hold."""
+
+    state_names: tuple[str, ...] = ()
+    """The names of these attributes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the object depends on later, ready for JSON."""
+        values = {name: getattr(self, name) for name in self.state_names}
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else copy(value) for name, value in values.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`."""
+        for name in self.state_names:
+            value, present = state[name], getattr(self, name)
+            setattr(self, name, np.array(value, present.dtype) if isinstance(present, np.ndarray) else value)

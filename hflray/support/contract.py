@@ -6,6 +6,7 @@ checked by this one contract; hflray's own parts keep it by their tests.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
@@ -97,6 +98,18 @@ class Contract(NamedTuple):
         if not isinstance(value, tuple | list) or len(value) != 2:
             raise self.error(described(value))
         return value[0], value[1]
+
+    def state(self, value: object) -> dict[str, Any]:
+        """Return a state as JSON gives it back. Raises ConfigError: it is no dict, or JSON cannot hold it."""
+        contract = self._replace(accepted="a dict of texts, numbers and lists, which JSON can hold",
+                                 fix="mend its method state_dict")  # fmt: skip
+        try:
+            saved = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise contract.error(f"a state that JSON cannot hold ({error})") from error
+        if not isinstance(saved, dict):
+            raise contract.error(f"the {type(value).__name__} as its state")
+        return saved
 
     def arrays(self, value: object) -> dict[str, NDArray[Any]]:
         """Return a value as arrays by name. Raises ConfigError: it is another thing."""

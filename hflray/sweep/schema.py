@@ -39,7 +39,7 @@ def sweep_schema() -> Schema:
     models: dict[str, Schema] = schema.pop("$defs") | experiment.pop("$defs") | {"ExperimentConfig": experiment}
     for model in (schema, *models.values()):
         model["description"] = model["description"].partition("\n\nExamples:")[0]
-    owners = {key: section.__name__ for key, section in sections(ExperimentConfig)}
+    owners = {"": "ExperimentConfig"} | {key: section.__name__ for key, section in sections(ExperimentConfig)}
     for key, kind in named_settings().items():  # other names and references stay accepted, see above
         section, _, name = key.rpartition(".")
         setting = models[owners[section]]["properties"][name]
@@ -53,6 +53,8 @@ def sweep_schema() -> Schema:
         USERS_NAME,
     ]
     models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"anyOf": [{"enum": sorted(EACH_ROUND)}, USERS_NAME]}
+    observers = models["ExperimentConfig"]["properties"]["observers"]
+    observers["items"] = {"anyOf": [observers["items"], {"type": "string"}]}
     models["ClockConfig"]["properties"]["edge"] = {
         "anyOf": [{"$ref": "#/$defs/EdgeClockConfig"}, {"enum": ["all", None]}]
     }

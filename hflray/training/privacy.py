@@ -4,31 +4,28 @@
 round, the edge iteration and the edge, so that any number of actors gives the same bits. It enters the exact sum in
 fixed point, before anybody divides it or adds it to another one.
 
-*The accountant* says what ε the uploads of each device have cost, in closed form. An upload of a device is one release
-of a Gaussian mechanism whose noise is `noise_multiplier` times its sensitivity. Schedulers do not sample devices at
-random, so that nothing is amplified: k releases are together exactly one Gaussian mechanism with the noise divided by
-√k (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3). Its ε for a given δ follows from the
-analytic form of Balle and Wang, "Improving the Gaussian mechanism for differential privacy", 2018, theorem 8.
+*The accountant* (`hflray.experiment.observers.Accountant`) says what ε the uploads of each device have cost, in closed
+form. An upload of a device is one release of a Gaussian mechanism whose noise is `noise_multiplier` times its
+sensitivity. Schedulers do not sample devices at random, so that nothing is amplified: k releases are together exactly
+one Gaussian mechanism with the noise divided by √k (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary
+3.3). Its ε for a given δ follows from the analytic form of Balle and Wang, "Improving the Gaussian mechanism for
+differential privacy", 2018, theorem 8.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame, SumVector
 from hflray.aggregation.fixed_point import MAX_WEIGHT
-from hflray.config import ExperimentConfig
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import DivergedError
 from hflray.seeding import stream
-from hflray.support.arrays import BoolArray, IntArray, squared_norm
+from hflray.support.arrays import squared_norm
 
 MARGIN = 1e-6  # relative; it is far above what rounding to fixed point adds to the length of an update
-RELEASES = "privacy.releases"  # of the counts in a checkpoint
 TOLERANCE = 1e-12  # relative; ε is rounded up by as much
 
 
@@ -130,63 +127,3 @@ def epsilon_of(ratio: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(middle, ratio) > delta else (low, middle)
     return high
-
-
-@dataclass(frozen=True, eq=False)
-class Accountant:
-    """The uploads of each device so far, and their ε. It does not change: `after` returns the next one.
-
-    Attributes:
-        noise_multiplier: the noise's standard deviation in multiples of the sensitivity.
-        delta: δ.
-        releases: the number of uploads of each device that arrived at an edge, (N,), also where the edge failed later.
-        limit: the ε that no device may exceed; None: there is none.
-    """
-
-    noise_multiplier: float
-    delta: float
-    releases: NDArray[np.int64]
-    limit: float | None = None
-
-    @classmethod
-    def of(cls, config: ExperimentConfig) -> Self | None:
-        """Return the accountant before round 1; None where the section ``privacy`` is off.
-
-        Raises:
-            ConfigError: `target.epsilon` does not even allow one round.
-        """
-        section, limit = config.privacy, config.target.epsilon
-        if section.clip is None:
-            return None
-        start = cls(section.noise_multiplier, section.delta, np.zeros(config.fleet.num_devices, np.int64), limit)
-        first = start.epsilon_of(config.training.edge_iterations)
-        if limit is not None and first > limit:
-            raise ConfigError(
-                f"target.epsilon: got {limit:g}, but one round of {config.training.edge_iterations} edge iterations "
-                f"costs ε = {first:.4g} with privacy.noise_multiplier = {section.noise_multiplier:g}; accepted: at "
-                "least as much; raise it or privacy.noise_multiplier, or lower training.edge_iterations"
-            )
-        return start
-
-    def epsilon_of(self, releases: int) -> float:
-        """Return the ε of so many uploads of one device."""
-        return epsilon_of(math.sqrt(releases) / self.noise_multiplier, self.delta)
-
-    @property
-    def epsilon(self) -> float:
-        """The largest ε of a device."""
-        return self.epsilon_of(int(self.releases.max(initial=0)))
-
-    @property
-    def exceeds(self) -> bool:
-        """Whether a device has a larger ε than `limit`."""
-        return self.limit is not None and self.epsilon > self.limit
-
-    def after(self, devices: IntArray, arrived: BoolArray) -> Self:
-        """Return the accountant after a round of some devices (H,), whose rows have arrived or not, (Q, H).
-
-        A device may be there twice.
-        """
-        releases = self.releases.copy()
-        np.add.at(releases, devices, arrived.sum(axis=0))
-        return replace(self, releases=releases)

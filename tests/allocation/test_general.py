@@ -90,9 +90,6 @@ def test_an_edge_needs_a_block_for_each_device() -> None:
 
 def test_what_prices_frequency_division_alone_says_so() -> None:
     fleet, rng = drawn({"access": {"name": "tdma"}}), np.random.default_rng(0)
-    for name in ("hfel", "local_search", "d3qn"):
-        with pytest.raises(ConfigError, match=f"assignment.name = {name} prices frequency division"):
-            build_assigner(name).assign(fleet, limited(), DEVICES, rng)
     with pytest.raises(ConfigError, match="lower bound prices"):
         lower_bound(drawn(), limited(device_delay_s=1.0), DEVICES)
     for method in ("cvxpy", "fixed_cpu"):

@@ -47,7 +47,7 @@ def test_the_settings_that_name_something_of_the_registry():
     assert {"data.name", "data.partition", "assignment.name"} <= set(settings)
     for key, kind in settings.items():  # each of them refuses an unknown name of its kind
         with pytest.raises(ConfigError, match=f"{re.escape(key)}.*unknown {kind} 'no_such_name'"):
-            load_config(None, [f"{key}={'[no_such_name]' if key.endswith('sinks') else 'no_such_name'}"])
+            load_config(None, [f"{key}={'[no_such_name]' if key.endswith(('sinks', 'observers')) else 'no_such_name'}"])
 
 
 def test_a_path_in_a_file_is_relative_to_the_file_and_one_in_an_override_to_the_present_folder(folder):

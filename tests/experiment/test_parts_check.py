@@ -212,6 +212,18 @@ PARTS: dict[str, Written] = {
         ),
         ("data.samples_per_device=[10, 12]",),
     ),
+    "observer": Written(
+        "observers",
+        "class Mine(hflray.Observer):\n"
+        "    def after(self, record):\n"
+        "        mine = record.class_balance\n"
+        "        return EXPR\n",
+        "{'mine': mine}",
+        (
+            "mine", "{'mine': None}", "{'mine': float('nan')}", "{'mine': [1, 2]}", "{'mine': True}", "{'mine/1': 1.0}",
+            "{'accuracy': 1.0}", "{1: 1.0}", "[('mine', 1.0)]",
+        ),
+    ),
     "local_rule": Written(
         "training.rule.name",
         "class Mine(hflray.training.rules.LocalRule):\n"
@@ -262,6 +274,12 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
         "class Mine(hflray.Scheduler):\n    def schedule(self, rng):\n        return np.arange(self.num_scheduled)\n"
         "    def state_dict(self):\n        state = super().state_dict()\n        return EXPR\n",
         "state", ("state | {'a': np.int64(3)}", "None", "[1]", "state | {'a': float('nan')}", "state | {'a': {1, 2}}")),
+    "observer's end": ("observer", "observers",
+        "class Mine(hflray.Observer):\n    def stops(self):\n        return EXPR\n",
+        "np.bool_(False)", ("None", "0", "[False]", "True")),
+    "observer's state": ("observer", "observers",
+        "class Mine(hflray.Observer):\n    def state_dict(self):\n        return EXPR\n",
+        "{'a': [1, 'b', None]}", ("{'a': np.ones(2)}", "None", "[1]", "{'a': float('nan')}", "{'a': {1, 2}}")),
     "state of the world": ("availability", "world.availability.name",
         "class Mine(hflray.world.availability.Availability):\n    def available(self, round_index, clock_s):\n"
         "        return np.ones(self.num_devices, bool)\n    def state_dict(self):\n        return EXPR\n",
@@ -313,7 +331,8 @@ def configured(kind: str, expression: str, folder: Path, *overrides: str) -> Exp
     part = PARTS[kind]
     path = folder / "own.py"
     path.write_text(IMPORTS + part.text.replace("EXPR", expression))
-    return load_config(None, [*SMALL, *QUICK, *part.also, f"{part.setting}={path}:Mine", *overrides])
+    name = f"[{path}:Mine]" if part.setting == "observers" else f"{path}:Mine"
+    return load_config(None, [*SMALL, *QUICK, *part.also, f"{part.setting}={name}", *overrides])
 
 
 def dry_run(config: ExperimentConfig) -> Experiment:
@@ -378,6 +397,8 @@ LATER = {  # what is right when it is tried, and wrong in round 2
     "mobility": "there + 1e6",
     "scheduler": "first if context.round < 2 else first * 0",
     "assigner": "edges - (len(vars(self).setdefault('n', []).__iadd__([1])) > 1)",
+    "observer": "{'mine': 1.0 if record.round < 2 else 'much'}",
+    "observer's end": "False if len(vars(self).setdefault('n', []).__iadd__([1])) < 2 else 1",
     "aggregator": "(model if frame.round < 2 else model * np.nan, state)",
     "edge's aggregator": "model if len(vars(self).setdefault('n', []).__iadd__([1])) < 3 else model * np.nan",
     "step of the cloud": "(update / 0 if state else update, {'a': np.ones(1)})",

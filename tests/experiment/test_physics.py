@@ -110,8 +110,6 @@ def test_an_edge_has_sent_whatever_becomes_of_a_device() -> None:
         (("cost.access={name: ofdma, options: {block: 9}}",), ConfigError, ("unknown option 'block'", "blocks")),
         (("cost.download.name=broadcast", "clock.edge={asynchronous: {}}"), ConfigError, ("broadcast", "unicast")),
         (("cost.access.name=tdma", "clock.edge={asynchronous: {}}"), ConfigError, ("tdma", "fdma")),
-        (("cost.access.name=tdma", "assignment.name=hfel"), ConfigError, ("hfel", "frequency division")),
-        (("cost.access.name=tdma", "scheduling.name=joint_cost"), ConfigError, ("joint_cost", "frequency division")),
         (("allocation.limits.device_delay_s=1e-6",), InfeasibleError, ("device_delay_s", "needs at least", "drop")),
         (("allocation.limits.device_delay_s=0",), ConfigError, ("device_delay_s", "above 0")),
         (("allocation.limits.drop=true",), ConfigError, ("drop", "without a limit")),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment import Experiment, Scenario
-from hflray.experiment.target import Scores, Target, UserMetric
+from hflray.experiment.target import Target, UserMetric
 from hflray.models import build
 from hflray.models.vector import load_vector
 from hflray.training.job import ModelEvaluation
@@ -109,17 +111,30 @@ def small(*overrides: str) -> ExperimentConfig:
     return small_config("scheduling.name=fedavg", "assignment.name=geographic", *overrides)
 
 
+def ends(target: Target, **values: float) -> bool:
+    """Return whether the target ends a run after a round with these metrics."""
+    totals = {"objective": 1.0, "delay_s": 4.0, "energy_j": 2.0}
+    target.after(cast("Any", SimpleNamespace(metrics=lambda: values, totals=totals, round=3)))
+    return target.stops()
+
+
 def test_the_target_is_that_of_the_kind() -> None:
     for override in ("target_accuracy=0.7", "target.value=0.7"):
         target = Target.of(small_config(override), classes([0, 1]))
         assert (target.metric, target.value, target.users) == (metrics.ACCURACY, 0.7, None)
-    assert Target.of(small_config("target={metric: r2, value: 0.7}"), numbers()).reached(Scores(0.7, 9.0))
+    reached = Target.of(small_config("target={metric: r2, value: 0.7}"), numbers())
+    assert ends(reached, r2=0.7)
     x = np.arange(6)[:, None]
     tokens = Dataset.of(x, x[:, 0], x, x[:, 0], kind="next_token")
-    assert not Target.of(small_config("target.value=0.7"), tokens).reached(Scores(0.69, 0.0))
+    assert not ends(Target.of(small_config("target.value=0.7"), tokens), token_accuracy=0.69)
     loss = Target.of(small_config("target={metric: test_loss, value: 0.7}"), numbers())
-    assert (loss.reached(Scores(0.0, 0.7)), loss.reached(Scores(1.0, 0.71))) == (True, False)
-    assert not Target.of(small_config(), numbers()).reached(Scores(1.0, 0.0))
+    assert not ends(loss, test_loss=0.71)
+    assert not ends(
+        Target.of(small_config("target.value=0.7"), tokens), token_accuracy=0.9, validation_token_accuracy=0.6
+    )
+    assert ends(loss, test_loss=0.7)
+    assert not ends(Target.of(small_config(), numbers()), r2=1.0)
+    assert (reached.summary()["rounds_to_target"], reached.summary()["delay_s_to_target"]) == (3, 4)
 
 
 @pytest.mark.parametrize(

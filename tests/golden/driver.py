@@ -242,7 +242,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "privacy": ("privacy={clip: 1.0, noise_multiplier: 0.1}", *UNIFORM),
         "privacy actors": ("privacy={clip: 1.0, noise_multiplier: 0.1}", *UNIFORM, "training.rule.name=fedprox", *RAY),
         "faulty": ("world.faulty={share: 0.3, kind: sign_flip}", "aggregation.edge.name=median"),
-        "deadline": ("clock.edge.deadline=1.2", "world.compute_jitter.sigma=0.3", "training.rule.name=scaffold"),
+        "deadline": ("clock.edge.deadline=1.0", "world.compute_jitter.sigma=0.3", "training.rule.name=scaffold"),
         "semi": ("clock.cloud={semi_synchronous: {period_s: 3}}", "training.rule.name=mtgc"),
         "fedasync": ("clock.cloud=asynchronous", "training.rule.name=fedprox"),
         "fedasync scaffold": ("clock.cloud=asynchronous", "training.rule.name=scaffold", *RAY),

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hflray.aggregation import Frame, Mean
 from hflray.aggregation.fixed_point import fraction_bits, mean, weighted
 from hflray.config import ExperimentConfig
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import DivergedError
 from hflray.training.edge import EdgeWorker, add_up
 from hflray.training.exchange import Lifted, Version
 from hflray.training.method import Spec
-from hflray.training.privacy import Accountant, Mechanism, delta_of, epsilon_of, noised
+from hflray.training.privacy import Mechanism, delta_of, epsilon_of, noised
 
 FROZEN = json.loads((Path(__file__).parent / "dp_accounting.json").read_text(encoding="utf-8"))["cases"]
 
@@ -62,32 +62,6 @@ def test_nothing_released_costs_nothing_and_more_releases_cost_more() -> None:
     each = [epsilon_of(math.sqrt(k) / 2, 1e-5) for k in (1, 2, 3, 100)]
     assert each == sorted(each)
     assert len(set(each)) == 4
-
-
-def test_every_row_that_arrived_counts_and_the_largest_device_decides() -> None:
-    start = Accountant.of(config_of())
-    assert start is not None
-    arrived = np.array([[True, False, True], [True, False, False]])
-    after = start.after(np.array([4, 7, 9]), arrived).after(np.array([4, 9]), np.array([[True, True]]))
-    assert after.releases[[4, 7, 9]].tolist() == [3, 0, 2]
-    assert after.releases.sum() == 5
-    assert start.releases.sum() == 0
-    assert after.epsilon == after.epsilon_of(3) == epsilon_of(math.sqrt(3) / 2, 1e-5)
-
-
-def test_without_the_section_there_is_no_accountant() -> None:
-    assert Accountant.of(ExperimentConfig()) is None
-
-
-def test_a_limit_that_does_not_allow_one_round_is_refused() -> None:
-    cost = epsilon_of(math.sqrt(5) / 2, 1e-5)  # Q = 5
-    with pytest.raises(ConfigError, match=rf"target\.epsilon: got 1, but one round of 5 .* ε = {cost:.4g} .* raise it"):
-        Accountant.of(config_of(target={"epsilon": 1.0}))
-    accountant = Accountant.of(config_of(target={"epsilon": cost}))
-    assert accountant is not None
-    after = accountant.after(np.array([0]), np.ones((5, 1), dtype=bool))
-    assert not after.exceeds
-    assert after.after(np.array([0]), np.ones((1, 1), dtype=bool)).exceeds
 
 
 def test_a_limit_without_privacy_is_refused() -> None:

@@ -39,7 +39,10 @@ class ExperimentTask(Task):
             devices_sent = False
             for record in experiment:
                 watch(record)
-                last = experiment.finished
+                ended_by = experiment.ended_by
+                last = bool(ended_by)
+                if ended_by.startswith("observers"):
+                    note = "; ".join([*filter(None, [note]), f"{ended_by} ends the run after round {record.round}"])
                 detailed = experiment.config.fleet.num_devices <= DETAILED_DEVICES
                 yield Result(
                     step=record.round,
