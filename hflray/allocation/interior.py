@@ -98,6 +98,7 @@ class _Iteration:
         self.settings = edges.compute.has_setting
         self.late = bool(np.isfinite(edges.most_s).any())
         self.hungry = bool(np.isfinite(edges.most_j).any())
+        self.crossed = self.shares and self.settings and (self.late or self.hungry)
         self.layout = Layout(edges, edges.node, slice(None), together)
         self.at = np.arange(len(edges.node))  # the entries that are left
         self.edge_at = np.arange(edges.count)
@@ -344,14 +345,14 @@ class _Iteration:
         zero = np.zeros_like(hp)
         if not self.settings:  # the block is one number
             d["pp"] = 1 / (hp + late * tp**2 + hungry * jp**2) if self.shares else zero
-            d["pu"] = d["up"] = d["uu"] = d["qu"] = zero
+            d["uu"] = d["qu"] = zero
             d["qp"] = d["pp"] * tp
         elif not self.shares:
-            d["pp"] = d["pu"] = d["up"] = d["qp"] = zero
+            d["pp"] = d["qp"] = zero
             d["uu"] = 1 / (hu + late * su**2 + d["log"] * hungry * eu**2)
             d["qu"] = d["uu"] * su
-        elif not (self.late or self.hungry):
-            d["pp"], d["uu"], d["pu"], d["up"] = 1 / hp, 1 / hu, zero, zero
+        elif not self.crossed:
+            d["pp"], d["uu"] = 1 / hp, 1 / hu
             d["qp"], d["qu"] = d["pp"] * tp, d["uu"] * su
         else:  # all terms of the determinant and of q have one sign, so that nothing cancels
             scaled = d["log"] * hungry
@@ -366,7 +367,8 @@ class _Iteration:
         d["kappa"] = 1 / (d["wa"] / d["theta"] + np.maximum(tp * d["qp"] + d["way"] * d["qu"], 0.0))
         rows = [d["kappa"]]
         if self.shares:
-            d["c1"], d["c2"] = d["x"] * d["qp"], d["xm"] * (tp * d["pp"] + d["way"] * d["up"])
+            slope = tp * d["pp"] + d["way"] * d["up"] if self.crossed else d["qp"]
+            d["c1"], d["c2"] = d["x"] * d["qp"], d["xm"] * slope
             c2k = d["kappa"] * d["c2"]
             rows += [c2k, d["kappa"] * d["c1"], d["x"] * d["xm"] * d["pp"] - c2k * d["c1"]]
         self.rows = np.add.reduceat(np.array(rows), lay.first, axis=-1)
@@ -386,7 +388,9 @@ class _Iteration:
             gp = gp + jp * push
             if self.settings:
                 gu = gu + d["log"] * eu * push
-        p0, u0 = -d["pp"] * gp - d["pu"] * gu, -d["up"] * gp - d["uu"] * gu
+        p0, u0 = -d["pp"] * gp, -d["uu"] * gu
+        if self.crossed:
+            p0, u0 = p0 - d["pu"] * gu, u0 - d["up"] * gp
         h = target["theta"] / d["theta"] + d["ra"] + tp * p0 + d["way"] * u0
         w_floor = g["T"] - g["floor"]
         out_e: Columns = {}
@@ -405,7 +409,7 @@ class _Iteration:
             later = lay.entries(step_t)
             theta = d["kappa"] * (h - d["c2"] * moved - later)
             p = p0 - d["qp"] * theta - d["pp"] * d["xm"] * moved
-            u = u0 - d["qu"] * theta - d["up"] * d["xm"] * moved
+            u = u0 - d["qu"] * theta - (d["up"] * d["xm"] * moved if self.crossed else 0.0)
         else:
             step_t = (r2 + lay.total(kh)) / s22
             later = lay.entries(step_t)
@@ -436,11 +440,13 @@ class _Iteration:
     def lengths(self, step: tuple[Columns, Columns, Columns], most: float) -> tuple[FloatArray, FloatArray]:
         """Return how much of a step, (G,), the slacks and the prices can take."""
         (entry, edge, group), d, g, e, lay = step, self.d, self.g, self.e, self.layout
-        primal = np.maximum(np.abs(entry["p"]), np.abs(entry["u"])) / 2 if self.settings else np.abs(entry["p"]) / 2
-        dual = np.zeros_like(primal)
+        far = np.maximum(np.abs(entry["p"]), np.abs(entry["u"])) if self.settings else np.abs(entry["p"])
+        least = np.zeros((2, len(far)))
+        np.divide(far, -2.0, out=least[0])
         for price, slack in self.names():
-            primal, dual = np.fmax(primal, -entry[slack] / d[slack]), np.fmax(dual, -entry[price] / d[price])
-        worst = lay.total(np.array([primal, dual]), np.maximum)
+            for row, name in zip(least, (slack, price), strict=True):
+                np.fmin(row, entry[name] / d[name], out=row)
+        worst = -lay.total(least, np.minimum)
         worst_p = np.maximum(worst[0], -group["T"] / (g["T"] - g["floor"]))
         worst_d = np.maximum(worst[1], -group["phi"] / g["phi"])
         if self.shares:
