@@ -100,7 +100,7 @@ def lower_bound(
     """
     q = float(work.edge_iterations)
     if is_general(fleet, work):
-        pairs = Pairs(fleet, work, devices)
+        pairs = PairTerms(fleet, work, devices)
         h, evaluate = pairs.count, pairs.bound_at
         pi, mu = pairs.prices()
         pi, mu = pi / work.delay_weight, np.where(mu > 0, q * mu, max(q * float(mu.max()), 1e-12))
@@ -125,7 +125,7 @@ def lower_bound(
     return float(best)
 
 
-class Pairs:
+class PairTerms:
     """The terms of the bound for each pair of a device and an edge, (H · M,), with any physics.
 
     A device alone at an edge has the shortest download. The joules of one that several devices share count for none.

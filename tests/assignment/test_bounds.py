@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hflray import FleetConfig, allocate_round, round_cost, sample_fleet
-from hflray.assignment.bounds import Pairs, bound_at, brute_force, gap, lower_bound
+from hflray.assignment.bounds import PairTerms, bound_at, brute_force, gap, lower_bound
 from hflray.assignment.objective import round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
@@ -117,7 +117,7 @@ def test_for_any_physics_it_is_the_bound_of_the_kernels() -> None:
     shares = point + np.concatenate([np.zeros(9), np.log(fleet.edge_bandwidth_hz)])  # prices of shares, not of hertz
     for width in (0.0, 0.05):
         value, gradient = bound_at(problem, point, width)
-        general_value, general_gradient = Pairs(fleet, WORK, devices).bound_at(shares, width)
+        general_value, general_gradient = PairTerms(fleet, WORK, devices).bound_at(shares, width)
         assert general_value == pytest.approx(value, rel=1e-9)
         np.testing.assert_allclose(general_gradient, gradient, rtol=1e-5, atol=1e-6 * np.abs(gradient).max())
 
