@@ -107,7 +107,7 @@ class D3QN:
             ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices, None)
+        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
         assignment = None if self._fast is None else self._fast.edges(rows)
@@ -138,7 +138,7 @@ class D3QN:
             [1, 0]
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices, None)
+        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
         return self._values(rows_of(self.spec.features, fleet, problem, scheduled))
 
     def _values(self, rows: Rows) -> Rows:

@@ -122,18 +122,23 @@ class Totals(NamedTuple):
 
 
 def round_problem(
-    fleet: Fleet, work: Workload, devices: ArrayLike, asked_by: str | None = "the lower bound"
+    fleet: Fleet, work: Workload, devices: ArrayLike, links_alone: bool = False
 ) -> tuple[RoundProblem, IntArray]:
     """Return the problem of the scheduled `devices`, and their checked indices, (H,).
 
+    Args:
+        fleet, work, devices: the round.
+        links_alone: whether costs are not asked of it, so that any physics will do.
+
     Raises:
-        ConfigError: `asked_by` would price another physics than the paper's, a download or limits; or an index is
-            wrong, or a value is not finite and above 0, and the message names the array and the first bad index.
+        ConfigError: the physics is another than the paper's, or there are downloads or limits, which its kernels do not
+            price; or an index is wrong, or a value is not finite and above 0, and the message names the array and the
+            first bad index.
     """
-    if asked_by is not None and is_general(fleet, work):
+    if not links_alone and is_general(fleet, work):
         raise ConfigError(
-            f"cost, allocation.limits: {asked_by} prices frequency division (fdma, dvfs) without downloads and limits "
-            "alone; leave it out with other settings"
+            "cost, allocation.limits: brute force and policies' training price frequency division (fdma, dvfs) without "
+            "downloads and limits alone; accepted with other settings: assigners, schedulers and lower_bound"
         )
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
     gain = checked_gain(fleet, scheduled[:, None], np.arange(fleet.num_edges))
