@@ -42,6 +42,7 @@ RLLIB, PROGRESS = "rllib", "training.json"  # in the folder of a checkpoint
 OBJECT_STORE_BYTES = 100 * 2**20
 CHECKPOINT, HISTORY = "checkpoint", "history.jsonl"  # in the folder of `train`
 SAVE_EVERY_S = 300.0
+REFUSED = ("download_bits", "limits", "steps")  # of the work: the training knows the paper's physics alone
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
 
@@ -318,7 +319,8 @@ class SchedulerTraining(ResumableTraining):
         """Return the environment of the configuration, JSON-ready."""
         arguments = environment(self.config)
         fleet = arguments["fleet"].model_dump(mode="json", exclude_defaults=True)
-        return {**arguments, "fleet": fleet, "work": vars(arguments["work"]).copy()}
+        work = {name: value for name, value in vars(arguments["work"]).items() if name not in REFUSED}
+        return {**arguments, "fleet": fleet, "work": work}
 
 
 def train(
