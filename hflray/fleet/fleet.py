@@ -69,7 +69,7 @@ class Fleet:
         downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`. They
             differ only while devices under way hold a part of the uplink.
         has_rates: whether rates of links were given.
-        latency_s: what a transfer over each link takes besides its bits, (N, M), s; None: nothing.
+        latency_s: what an upload over each link takes besides its bits, (N, M), s; None: nothing.
         fixed_s, step_s, seconds_per_sample, compute_w, upload_w: what was measured of each device, (N,), see
             `hflray.physics.Device` and `hflray.physics.Link`; None: it was not given.
 
@@ -174,7 +174,7 @@ class Fleet:
                 ``cloud_rate_bps``      (M,)    bit/s         rate to the cloud, in place of its gain
                 ``gain``                (N, M)  1             linear power gain of each link, in place of path loss
                 ``rate_bps``            (N, M)  bit/s         rate of a link that has all of B_m, in place of its gain
-                ``latency_s``           (N, M)  s             what a transfer over a link takes besides its bits
+                ``latency_s``           (N, M)  s             what an upload over a link takes besides its bits
                 ``device_names``        (N,)    texts         what reports call the devices
                 ``edge_names``          (M,)    texts         what reports call the edges
                 ``edge_parents``        (M,)    texts         the region of each edge, for ``tree.region``

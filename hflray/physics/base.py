@@ -48,7 +48,7 @@ class Link(_Columns):
         power_w: the sender's transmit power, (n,), W.
         bandwidth_hz: all of the node's bandwidth, (n,), Hz.
         noise_w_per_hz: N_0, W/Hz.
-        latency_s: what each transfer takes besides its bits, (n,), s; 0 unless the fleet's table says it.
+        latency_s: what each upload takes besides its bits, (n,), s; 0 unless the fleet's table says it.
         upload_w: what a device draws while it sends, (n,), W; NaN unless the fleet's table says it.
     """
 
