@@ -162,15 +162,15 @@ def _not_found(fleet: Fleet, problem: exact.EdgeProblems, feasible: BoolArray) -
         (fleet.access, "access", "equal shares", problem.upload(_equal_shares(problem))),
         (fleet.compute, "compute", "the largest settings", problem.run(problem.compute.most(problem.device))),
     )
-    said = " and ".join(
+    answered = " and ".join(
         f"{name_of(kind, part)} returned {s[rows].min():.4g} to {s[rows].max():.4g} s and {j[rows].min():.4g} to "  # type: ignore[arg-type]
-        f"{j[rows].max():.4g} J with {what}"
-        for part, kind, what, (s, j) in answers
+        f"{j[rows].max():.4g} J with {chosen}"
+        for part, kind, chosen, (s, j) in answers
     )
     return (
-        f"cost: found no allocation at edge {_name(fleet.edge_names, edge)} with {rows.sum()} devices, where {said}; "
-        "accepted: finite seconds and joules, convex as docs/howto/physics.md says; correct the part, or the columns "
-        "that it reads"
+        f"cost: found no allocation at edge {_name(fleet.edge_names, edge)} with {rows.sum()} devices, where "
+        f"{answered}; accepted: finite seconds and joules, convex as docs/howto/physics.md says; correct the part, "
+        "or the columns that it reads"
     )
 
 

@@ -423,10 +423,10 @@ class Fleet:
     def _column(self, names: tuple[str, ...]) -> str:
         """Return names of a column that is not whole in words, with the first device that has an empty cell."""
         words = f"{' or '.join(names)} of every {'link' if names[0] in ('mbps', 'latency_s') else 'device'}"
-        given = next((array for name in names if (array := getattr(self, name, None)) is not None), None)
-        if given is None:
+        column = next((array for name in names if (array := getattr(self, name, None)) is not None), None)
+        if column is None:
             return words
-        device = int(np.argwhere(~np.isfinite(given))[0, 0])
+        device = int(np.argwhere(~np.isfinite(column))[0, 0])
         return f"{words} (none of device {device if self.device_names is None else self.device_names[device]})"
 
     def _try_own(self) -> None:

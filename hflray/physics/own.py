@@ -91,14 +91,14 @@ class CheckedAccess(_Checked, Access):
 
     def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """See `Access.pace`."""
-        own = own_form(self.part, "pace", "upload")
-        if own is None:
+        pace_of = own_form(self.part, "pace", "upload")
+        if pace_of is None:
             return super().pace(share, link, bits)
         made = self._contract._replace(
             accepted="bits per second above 0 and watts of at least 0, two arrays (n,) of finite numbers",
             fix="mend its method pace",
         )
-        pace, power_w = made.pair(own(share, link, bits))
+        pace, power_w = made.pair(pace_of(share, link, bits))
         pace = made.array(pace, (len(share),), "f", ABOVE_0, where=" as bits per second")
         return pace, made.array(power_w, (len(share),), "f", 0.0, where=" as watts")
 
