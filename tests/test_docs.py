@@ -138,20 +138,28 @@ def test_the_examples_of_physics_are_parts_that_can_be_billed(tmp_path, monkeypa
     assert exit_code(check.app, ["mine.py"], "hflray check") == 0
     assert re.findall(r"^(\w+) +(\w+) .*: ok$", capsys.readouterr().out, re.M) == [
         ("access", "Guarded"),
+        ("compute", "Cool"),
         ("download", "Listening"),
     ]
-    names = ["mine.py:Guarded", "mine.py:Listening"]
-    config = small_config(f"cost.access.name={names[0]}", f"cost.download.name={names[1]}", "max_rounds=1")
-    (record,) = hflray.Experiment(config)
-    assert record.metrics()["round/download_s"] > 0
+    names = {"access": "Guarded", "compute": "Cool", "download": "Listening"}
+    config = small_config(*(f"cost.{kind}.name=mine.py:{name}" for kind, name in names.items()), "max_rounds=1")
+    experiment = hflray.Experiment(config)
+    (record,) = experiment
+    logged = record.metrics()
+    assert logged["round/download_s"] > 0
+    trips = experiment.work.edge_iterations * len(np.unique(record.plan.schedule.edges))
+    assert logged["round/download_bits"] == trips * experiment.work.download_bits  # once an edge
 
 
 def test_the_library_is_used_without_ray(tmp_path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(python_of("howto/library.md") + 'import sys\nprint(values.shape, "ray" in sys.modules)\n')
+    (after,) = [one.text for one in blocks(text_of("howto/library.md")) if one.comment == "<!-- runs after -->"]
+    asked = 'import sys\nprint(values.shape, "ray" in sys.modules)\n'
+    program.write_text(f"{python_of('howto/library.md')}\n{after}\n{asked}")
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True)
-    bill, rest = done.stdout.splitlines()
+    bill, *shares, rest = done.stdout.splitlines()
+    assert len("".join(shares).strip("[]").split()) == 10
     assert re.fullmatch(r"[\d.]+ s, [\d.]+ J, [\d.]+% above a lower bound at most", bill)
     assert rest == "(10, 3) False"
 

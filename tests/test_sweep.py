@@ -45,6 +45,23 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
+@pytest.mark.parametrize(
+    "key",
+    ["allocation.limits.device_delay_s", "allocation.limits.device_energy_j", "cost.delay_weight", "target_accuracy",
+     "training.learning_rate", "fleet.area_km", "world.dropout.rate_per_s", "cost.model_kb"],
+)  # fmt: skip
+def test_what_is_no_finite_number_is_refused_as_it_is_written(key: str, value: str, tmp_path: Path) -> None:
+    section, _, name = key.rpartition(".")
+    inner = f"{{{name}: {value}}}"
+    for part in reversed(section.split(".") if section else []):
+        inner = f"{{{part}: {inner}}}"
+    for text in (f"experiment: {inner}", f"sweep: {{{key}: {{grid: [{value}]}}}}"):
+        with pytest.raises(ConfigError) as error:
+            expand(with_absolute_paths(load_sweep(write(tmp_path, text))))
+        assert says(str(error.value), f"{key}: got {value.replace('.', '')}", "a number")
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_file_is_valid_described_and_has_a_smoke_version(path: Path) -> None:
     file = load_sweep(path)

@@ -10,6 +10,7 @@ from hflray.cost import Workload, downloads, hops
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 from hflray.physics.download import NoDownload
+from hflray.physics.own import is_built_in, name_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 SLACK = 1e-6  # relative
@@ -28,8 +29,13 @@ def edges_of(
     counts, blocks = np.bincount(at, minlength=fleet.num_edges), fleet.access.blocks
     if blocks is not None and counts.max() > blocks:
         edge = int(counts.argmax())
+        setting = (
+            "options.blocks: got"
+            if is_built_in(fleet.access)
+            else f"name: {name_of('access', fleet.access)} has blocks ="
+        )
         raise ConfigError(
-            f"cost.access.options.blocks: got {blocks}, and edge {_name(fleet.edge_names, edge)} has {counts.max()} "
+            f"cost.access.{setting} {blocks}, and edge {_name(fleet.edge_names, edge)} has {counts.max()} "
             f"devices, of which each needs a block; accepted: {counts.max()} or more; raise it, lower "
             "scheduling.num_scheduled, or take assignment.name: even_gain"
         )
@@ -47,7 +53,11 @@ def problems(
         edges: the edge at which it is, (D,).
         node: the set of each entry, (D,), ascending.
         count: number of sets, of which several may be at one edge.
+
+    Raises:
+        ConfigError: the fleet lacks what a part needs.
     """
+    fleet.check_needs()
     nothing, limits = np.zeros(len(devices)), work.limits
     before_s = downloads(fleet, work, devices, edges, node)[0]
     return exact.EdgeProblems(
@@ -112,6 +122,8 @@ def _needs(problem: exact.EdgeProblems) -> tuple[FloatArray, FloatArray, FloatAr
 
 def _unmet(fleet: Fleet, work: Workload, problem: exact.EdgeProblems, devices: IntArray, feasible: BoolArray) -> str:
     """Return the message about the device of an infeasible edge that needs most; `devices` are those of the entries."""
+    if not work.limits.are_set:
+        return _not_found(fleet, problem, feasible)
     joules, seconds, part = _needs(problem)
     worst = int(np.where(feasible[problem.node], -1.0, part).argmax())
     device, edge = (_name(names, index[worst]) for names, index in (
@@ -139,6 +151,26 @@ def _unmet(fleet: Fleet, work: Workload, problem: exact.EdgeProblems, devices: I
     return (
         f"allocation.limits.{name}: got {limit:g}, and device {device} at edge {edge} {needs}; accepted: {accepted}; "
         "raise it, or set allocation.limits.drop to true"
+    )
+
+
+def _not_found(fleet: Fleet, problem: exact.EdgeProblems, feasible: BoolArray) -> str:
+    """Return the message about the first edge for which no allocation was found, although nothing limits it."""
+    edge = int(feasible.argmin())
+    rows = problem.node == edge
+    answers = (
+        (fleet.access, "access", "equal shares", problem.upload(_equal_shares(problem))),
+        (fleet.compute, "compute", "the largest settings", problem.run(problem.compute.most(problem.device))),
+    )
+    answered = " and ".join(
+        f"{name_of(kind, part)} returned {s[rows].min():.4g} to {s[rows].max():.4g} s and {j[rows].min():.4g} to "  # type: ignore[arg-type]
+        f"{j[rows].max():.4g} J with {chosen}"
+        for part, kind, chosen, (s, j) in answers
+    )
+    return (
+        f"cost: found no allocation at edge {_name(fleet.edge_names, edge)} with {rows.sum()} devices, where "
+        f"{answered}; accepted: finite seconds and joules, convex as docs/howto/physics.md says; correct the part, "
+        "or the columns that it reads"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hflray.physics.base import Access, Compute, Device, Link, Work
+from hflray.physics.base import Access, Compute, Device, Link, Work, own_form
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 STEP = 1e-4  # of the differences, in log x and log u
@@ -65,7 +65,7 @@ class EdgeProblems:
     def least_j(self, seconds: FloatArray) -> FloatArray:
         """Return the least joules, (D,), of computing within some seconds, (D,); infinite where these are too few."""
         if self.compute.has_setting:
-            form = closed_form(self.compute, "least_j", "run")
+            form = own_form(self.compute, "least_j", "run")
             if form is not None:
                 return cast(FloatArray, form(seconds, self.device, self.work))
             setting = setting_for(self, 0, seconds)
@@ -110,7 +110,7 @@ class Layout:
         self.link, self.device = edges.link.take(entries), edges.device.take(entries)
         self.work = edges.work.take(entries)
         self.most = edges.compute.most(self.device) if edges.compute.has_setting else np.ones(len(node))
-        self.form = closed_form(edges.compute, "derivatives", "run")
+        self.form = own_form(edges.compute, "derivatives", "run")
 
     def group(self, values: Any, reduce: Any = np.add) -> Any:
         """Return the sums, (..., G), over the edges, (..., E), of each group."""
@@ -139,16 +139,6 @@ class Layout:
         if self.form is not None:
             return cast(tuple[Rows, Rows], self.form(setting, self.device, self.work))
         return _differences(lambda u: compute.run(u, self.device, self.work), setting, self.most)
-
-
-def closed_form(part: Any, name: str, values: str) -> Any:
-    """Return a part's optional method, or None; one that a subclass inherits does not tell of its own values."""
-    for owner in type(part).__mro__:
-        if name in vars(owner):
-            return getattr(part, name)
-        if values in vars(owner):
-            break
-    return None
 
 
 def _constant(answers: Any, at: FloatArray) -> tuple[Rows, Rows]:

@@ -19,6 +19,10 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.support.terminal.app import HELP, single
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from hflray.config import FleetConfig
+    from hflray.fleet import Fleet
     from hflray.registry import Kind
 
 SMALL = (
@@ -31,6 +35,7 @@ DATA = {
     "regression": ("friedman1", "{name: mlp}"),
     "next_token": ("pydoc_topics", "{name: gru, options: {embedding: 4, hidden: 8}}"),
 }
+PHYSICS = ("access", "compute", "download")
 FOUR = 4  # the arguments of a partition, and of an assigner
 OF_DATA = ("partition", "model", "loss", "metric")  # the kinds for which it matters what is learned
 # What is tried of each kind.
@@ -172,7 +177,7 @@ def tried(
 def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Sequence[str]) -> str | None:
     from hflray.config import load_config, named_settings
     from hflray.data import load_dataset
-    from hflray.support.references import reason
+    from hflray.support.references import load, reason
     from hflray.sweep.tasks import find_task
     from hflray.tracking.tracker import try_sink
 
@@ -189,6 +194,8 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
         for data, network in _data(kind, reference, datasets):
             model = [] if kind == "model" else [f"model={network or DATA[load_dataset(data).kind][1]}"]
             data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
+            needs_columns = kind in PHYSICS and bool(load(reference).needs)
+            columns = [f"fleet.name={__name__}:measured_fleet"] if needs_columns else []
             value = json.dumps([reference] if kind == "observer" else reference)
             named = [f"{setting}={value}" for setting in settings]
             sections = tuple(f"{setting.rpartition('.')[0]}." for setting in settings)
@@ -198,7 +205,7 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
                 if "options" not in override.partition("=")[0] or override.startswith(sections)
             ]
             try:
-                find_task("experiment").check(load_config(None, [*SMALL, *data_name, *model, *named, *more]))
+                find_task("experiment").check(load_config(None, [*SMALL, *columns, *data_name, *model, *named, *more]))
                 return None
             except HflrayError as error:
                 first = first or str(error)
@@ -207,6 +214,16 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
     except Exception as error:  # a part may raise any type
         return f"fails ({reason(error)}); correct it"
     return first
+
+
+def measured_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
+    """Return a fleet with every column that a part of the physics may need."""
+    from hflray.fleet import Fleet
+
+    n, m = config.num_devices, config.num_edges
+    columns = {name: rng.uniform(0.1, 1.0, n) for name in ("fixed_s", "step_s", "compute_w", "upload_w")}
+    links = {"latency_s": rng.uniform(0.1, 1.0, (n, m)), "rate_bps": rng.uniform(1e6, 9e6, (n, m))}
+    return Fleet.of(config, rng, seconds_per_sample=rng.uniform(1e-3, 1e-2, n), **columns, **links)
 
 
 def _try_figure(reference: str) -> None:

@@ -108,7 +108,12 @@ class Section(BaseModel):
     """The base class of every section; it is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        protected_namespaces=(),
     )
 
     @field_validator("*", mode="before")

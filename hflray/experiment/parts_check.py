@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hflray import metrics
 from hflray.allocation import is_general
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
@@ -62,7 +63,15 @@ def _check_decisions(experiment: Experiment) -> None:
     config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
     is_planned = is_general(experiment.scenario.fleet, experiment.work)
     if is_planned or not is_ours(made) or not is_ours(experiment.assigner):
-        scheduler, again = _planned(experiment)[1:]
+        plan, scheduler, again = _planned(experiment)
+        if plan.conditions.get(metrics.ROUND_DROPPED) and not len(plan.schedule):
+            limits = experiment.work.limits
+            caps = {"device_energy_j": limits.device_energy_j, "device_delay_s": limits.device_delay_s}
+            experiment.scenario.notes.append(
+                f"allocation.limits: {', '.join(f'{name} = {cap:g}' for name, cap in caps.items() if cap is not None)} "
+                f"leave out every device of round 1, so that it trains nothing and takes world.wait_s = "
+                f"{config.world.wait_s:g} s"
+            )
     if not is_ours(made):
         contract = Contract.of("scheduling.name", config.scheduling.name, "")
         again.load_state_dict(contract.state(scheduler.state_dict()))

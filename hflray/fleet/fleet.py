@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from hflray.physics import Access, Compute, Device, Download, Link, Work
 from hflray.physics.access import Fdma
 from hflray.physics.computing import Dvfs
 from hflray.physics.download import NoDownload
-from hflray.physics.own import CheckedAccess, CheckedCompute, CheckedDownload, parts_of
+from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
 from hflray.support.arrays import FloatArray, IntArray
 
 _PER_DEVICE = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
@@ -68,7 +69,7 @@ class Fleet:
         downlink_hz: the bandwidth with which an edge sends to its devices, (M,), Hz; None: `edge_bandwidth_hz`. They
             differ only while devices under way hold a part of the uplink.
         has_rates: whether rates of links were given.
-        latency_s: what a transfer over each link takes besides its bits, (N, M), s; None: nothing.
+        latency_s: what an upload over each link takes besides its bits, (N, M), s; None: nothing.
         fixed_s, step_s, seconds_per_sample, compute_w, upload_w: what was measured of each device, (N,), see
             `hflray.physics.Device` and `hflray.physics.Link`; None: it was not given.
 
@@ -173,7 +174,7 @@ class Fleet:
                 ``cloud_rate_bps``      (M,)    bit/s         rate to the cloud, in place of its gain
                 ``gain``                (N, M)  1             linear power gain of each link, in place of path loss
                 ``rate_bps``            (N, M)  bit/s         rate of a link that has all of B_m, in place of its gain
-                ``latency_s``           (N, M)  s             what a transfer over a link takes besides its bits
+                ``latency_s``           (N, M)  s             what an upload over a link takes besides its bits
                 ``device_names``        (N,)    texts         what reports call the devices
                 ``edge_names``          (M,)    texts         what reports call the edges
                 ``edge_parents``        (M,)    texts         the region of each edge, for ``tree.region``
@@ -388,25 +389,45 @@ class Fleet:
         Raises:
             ConfigError: a part lacks a column of the fleet's table, or does not keep its contract.
         """
-        parts = parts_of(config)
-        for kind, part in parts.items():
-            for names in part.needs:
-                if not any(self._has(name) for name in names):
-                    raise ConfigError(
-                        f"cost.{kind}.name: got {getattr(config, kind).name}, and the fleet does not have "
-                        f"{' or '.join(names)} of every {'link' if names == ('mbps',) else 'device'}; accepted with "
-                        f"it: {', '.join(map(' or '.join, part.needs))}; add these columns to the fleet's "
-                        "table"
-                    )
-        made = replace(self, **parts)
+        made = replace(self, **parts_of(config))
+        made.check_needs()
         made._try_own()
         return made
+
+    def check_needs(self) -> None:
+        """Raise ConfigError if a part lacks a column of the fleet's table; it has a line for each such part."""
+        if self._lacks:
+            raise ConfigError(self._lacks)
+
+    @cached_property
+    def _lacks(self) -> str:
+        lines = []
+        for kind in KINDS:
+            part = getattr(self, kind)
+            lacking = [names for names in part.needs if not any(self._has(name) for name in names)]
+            if lacking:
+                lines.append(
+                    f"cost.{kind}.name: got {name_of(kind, part)}, and the fleet does not have "
+                    f"{' and '.join(map(self._column, lacking))}; accepted with it: "
+                    f"{', '.join(map(' or '.join, part.needs))}; add these columns to the fleet's table, or these "
+                    "arrays to Fleet.of"
+                )
+        return "\n".join(lines)
 
     def _has(self, column: str) -> bool:
         if column == "mbps":
             return self.has_rates
         array = getattr(self, column, None)
         return array is not None and bool(np.isfinite(array).all())
+
+    def _column(self, names: tuple[str, ...]) -> str:
+        """Return names of a column that is not whole in words, with the first device that has an empty cell."""
+        words = f"{' or '.join(names)} of every {'link' if names[0] in ('mbps', 'latency_s') else 'device'}"
+        column = next((array for name in names if (array := getattr(self, name, None)) is not None), None)
+        if column is None:
+            return words
+        device = int(np.argwhere(~np.isfinite(column))[0, 0])
+        return f"{words} (none of device {device if self.device_names is None else self.device_names[device]})"
 
     def _try_own(self) -> None:
         """Try the parts that are a user's own. Raises ConfigError: see `with_physics`."""
@@ -418,7 +439,7 @@ class Fleet:
             samples = self.samples[devices]
             self.compute.try_out(self.computers(devices), Work(samples, samples, samples))
         if isinstance(self.download, CheckedDownload):
-            self.download.receive(self.downlinks(devices, edges), edges, 1e6)
+            self.download.try_out(self.downlinks(devices, edges), edges, 1e6)
 
     def with_tree(self, tree: TreeConfig, config: FleetConfig, seed: int) -> Fleet:
         """Return the same fleet with what lies above its edges, as the section ``tree`` says (`Tree.of`)."""

@@ -15,6 +15,19 @@ import numpy as np
 from hflray.physics.equations import rate_bps
 from hflray.support.arrays import FloatArray, IntArray
 
+# The columns of a fleet's table that a part may need; the others are drawn where they are not given.
+COLUMNS = ("mbps", "latency_s", "upload_w", "compute_w", "seconds_per_sample", "step_s", "fixed_s")
+
+
+def own_form(part: Any, name: str, values: str) -> Any:
+    """Return a part's optional method, or None; one that a subclass inherits does not tell of its own values."""
+    for owner in type(part).__mro__:
+        if name in vars(owner):
+            return getattr(part, name)
+        if values in vars(owner):
+            break
+    return None
+
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
@@ -35,7 +48,7 @@ class Link(_Columns):
         power_w: the sender's transmit power, (n,), W.
         bandwidth_hz: all of the node's bandwidth, (n,), Hz.
         noise_w_per_hz: N_0, W/Hz.
-        latency_s: what each transfer takes besides its bits, (n,), s; 0 unless the fleet's table says it.
+        latency_s: what each upload takes besides its bits, (n,), s; 0 unless the fleet's table says it.
         upload_w: what a device draws while it sends, (n,), W; NaN unless the fleet's table says it.
     """
 
@@ -103,7 +116,8 @@ class Access(ABC):
         shared: whether the shares of a node's devices add up to 1 at most; otherwise what one sends takes nothing from
             the others, and each has the share 1.
         blocks: shares are whole multiples of 1/blocks; None: any.
-        needs: columns of the fleet's table without which it cannot be, each with what may stand in its place.
+        needs: columns of the fleet's table without which it cannot be, of `COLUMNS`, each with what may stand in its
+            place.
 
     Examples:
         A file of one's own needs one class, and is used by ``cost.access: {name: mine.py:Half}``:

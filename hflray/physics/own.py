@@ -1,20 +1,26 @@
 """The parts of the physics that a configuration names, and the checks of a user's own ones.
 
 What an own part returns is checked wherever it is called. `try_out` also tries what the allocator relies on: seconds
-fall in the share or in the setting, and joules do not rise in the one and do not fall in the other.
+fall in the share or in the setting, joules do not rise in the one and do not fall in the other, uploads are convex, and
+the same call has the same answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from hflray import registry
 from hflray.config import CostConfig
-from hflray.physics.base import Access, Compute, Device, Download, Link, Work
+from hflray.errors import ConfigError
+from hflray.physics.base import COLUMNS, Access, Compute, Device, Download, Link, Work, own_form
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.contract import ABOVE_0, Contract, described, is_ours
+from hflray.support.references import named
+from hflray.support.text import shorten
 
 TRIED = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0])  # shares, and parts of the largest setting
 ROUNDING = 1e-9  # relative
@@ -28,6 +34,42 @@ class _Checked:
         bound = "above 0" if low_s > 0 else "of at least 0"
         accepted = f"seconds and joules, two arrays (n,) of finite numbers, seconds {bound} and joules of at least 0"
         self._contract = Contract.of(f"cost.{kind}.name", name, accepted, f"mend its method {method}")
+        columns = f"tuples of columns of the fleet's table, as in (('compute_w',),), of {', '.join(COLUMNS)}"
+        self._attribute("needs", columns, _are_columns)
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self._contract.part
+
+    def _attribute(self, name: str, accepted: str, fits: Callable[[Any], bool]) -> None:
+        """Take an attribute of the part. Raises ConfigError: it does not fit."""
+        value = getattr(self.part, name)
+        if not fits(value):
+            raise ConfigError(
+                f"{self._contract.setting}: {self._contract.part} has {name} = {shorten(value)}; accepted: {accepted}; "
+                f"correct its attribute {name}"
+            )
+        setattr(self, name, value)
+
+    def _steady(self, call: Callable[[], tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+        """Return the answer of a call. Raises ConfigError: a second one has another."""
+        first, second = call(), call()
+        if not np.array_equal(first, second):
+            accepted = "the same for the same arguments; it neither draws nor remembers"
+            raise self._refuse("two different answers to one call", accepted)
+        return first
+
+    def _refuse(self, returned: str, accepted: str) -> ConfigError:
+        return self._contract._replace(accepted=accepted).error(returned)
+
+    def _check_falls(self, seconds: FloatArray, variable: str, action: str) -> None:
+        """Raise ConfigError unless the seconds, (shares, n), fall, and ever more slowly."""
+        accepted = f"seconds that fall in {variable}, ever more slowly"
+        if (np.diff(seconds, axis=0) >= 0).any():
+            raise self._refuse(f"seconds of {action} that do not fall in {variable}", accepted)
+        if not _is_convex(seconds, TRIED[:, None]):
+            raise self._refuse(f"seconds of {action} that are not convex in {variable}", accepted)
 
     def _both(self, value: object, count: int) -> tuple[FloatArray, FloatArray]:
         delay_s, energy_j = self._contract.pair(value)
@@ -40,11 +82,25 @@ class CheckedAccess(_Checked, Access):
 
     def __init__(self, part: Access, name: str) -> None:
         super().__init__(part, "access", name, "upload", ABOVE_0)
-        self.shared, self.blocks = part.shared, part.blocks
+        self._attribute("shared", "True or False", _is_bool)
+        self._attribute("blocks", "a whole number of at least 1, or None", _are_blocks)
 
     def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
         """See `Access.upload`."""
         return self._both(self.part.upload(share, link, bits), len(share))
+
+    def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+        """See `Access.pace`."""
+        pace_of = own_form(self.part, "pace", "upload")
+        if pace_of is None:
+            return super().pace(share, link, bits)
+        made = self._contract._replace(
+            accepted="bits per second above 0 and watts of at least 0, two arrays (n,) of finite numbers",
+            fix="mend its method pace",
+        )
+        pace, power_w = made.pair(pace_of(share, link, bits))
+        pace = made.array(pace, (len(share),), "f", ABOVE_0, where=" as bits per second")
+        return pace, made.array(power_w, (len(share),), "f", 0.0, where=" as watts")
 
     def bandwidth_hz(self, share: FloatArray, link: Link) -> FloatArray:
         """See `Access.bandwidth_hz`."""
@@ -52,13 +108,18 @@ class CheckedAccess(_Checked, Access):
 
     def try_out(self, link: Link, bits: float) -> None:
         """Try several shares of some devices. Raises ConfigError: seconds do not fall in them, or joules rise."""
+        whole = np.ones(len(link.gain))
+        self._steady(lambda: self.upload(whole, link, bits))
+        self.pace(whole, link, bits)
         if not self.shared:
-            self.upload(np.ones(len(link.gain)), link, bits)
             return
         tried = np.array([self.upload(np.full(len(link.gain), share), link, bits) for share in TRIED])
-        _check_falls(self._contract, tried[:, 0], "the share", "an upload")
+        self._check_falls(tried[:, 0], "the share", "an upload")
+        accepted = "joules that do not rise in the share, and fall ever more slowly"
         if (np.diff(tried[:, 1], axis=0) > ROUNDING * tried[:-1, 1]).any():
-            raise self._contract.error("joules that rise in the share")
+            raise self._refuse("joules that rise in the share", accepted)
+        if not _is_convex(tried[:, 1], TRIED[:, None]):
+            raise self._refuse("joules of an upload that are not convex in the share", accepted)
 
 
 class CheckedCompute(_Checked, Compute):
@@ -66,7 +127,7 @@ class CheckedCompute(_Checked, Compute):
 
     def __init__(self, part: Compute, name: str) -> None:
         super().__init__(part, "compute", name, "run", ABOVE_0)
-        self.has_setting = part.has_setting
+        self._attribute("has_setting", "True or False", _is_bool)
 
     def run(self, setting: FloatArray, device: Device, work: Work) -> tuple[FloatArray, FloatArray]:
         """See `Compute.run`."""
@@ -79,13 +140,16 @@ class CheckedCompute(_Checked, Compute):
     def try_out(self, device: Device, work: Work) -> None:
         """Try several settings of some devices. Raises ConfigError: seconds do not fall in them, or joules fall."""
         most = self.most(device)
+        self._steady(lambda: self.run(most, device, work))
         if not self.has_setting:
-            self.run(most, device, work)
             return
         tried = np.array([self.run(part * most, device, work) for part in TRIED])
-        _check_falls(self._contract, tried[:, 0], "the setting", "computing")
+        self._check_falls(tried[:, 0], "the setting", "computing")
         if (np.diff(tried[:, 1], axis=0) < -ROUNDING * tried[:-1, 1]).any():
-            raise self._contract.error("joules that fall in the setting")
+            raise self._refuse("joules that fall in the setting", "joules that do not fall in the setting")
+        if not _is_convex(tried[:, 1], tried[:, 0]):
+            accepted = "joules that rise ever faster as the seconds fall"
+            raise self._refuse("joules of computing that are not convex in the seconds", accepted)
 
 
 class CheckedDownload(_Checked, Download):
@@ -93,26 +157,50 @@ class CheckedDownload(_Checked, Download):
 
     def __init__(self, part: Download, name: str) -> None:
         super().__init__(part, "download", name, "receive", 0.0)
-        self.together = part.together
+        self._attribute("together", "True or False", _is_bool)
 
     def receive(self, link: Link, node: IntArray, bits: float) -> tuple[FloatArray, FloatArray]:
         """See `Download.receive`."""
         return self._both(self.part.receive(link, node, bits), len(node))
 
+    def try_out(self, link: Link, node: IntArray, bits: float) -> None:
+        """Try a download of some devices."""
+        self._steady(lambda: self.receive(link, node, bits))
 
-def _check_falls(contract: Contract, seconds: FloatArray, variable: str, action: str) -> None:
-    """Raise ConfigError unless the seconds, (shares, n), fall, and ever more slowly."""
-    steps = np.diff(seconds, axis=0)
-    if (steps >= 0).any():
-        raise contract.error(f"seconds of {action} that do not fall in {variable}")
-    slopes = steps / np.diff(TRIED)[:, None]
-    if (np.diff(slopes, axis=0) < ROUNDING * slopes[:-1]).any():
-        raise contract.error(f"seconds of {action} that are not convex in {variable}")
+
+def _is_convex(values: FloatArray, at: FloatArray) -> bool:
+    """Return whether values, (shares, n), are convex in others, (shares, n), that rise or fall."""
+    steps = np.diff(at, axis=0)
+    slopes = np.diff(values, axis=0) / steps
+    slack = ROUNDING * (np.abs(slopes[:-1]) + 1e-3 * np.abs(values).max(axis=0) / np.abs(steps[1:]))
+    return not (np.diff(slopes, axis=0) * np.sign(steps[1:]) < -slack).any()
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _are_blocks(value: object) -> bool:
+    return value is None or (isinstance(value, Integral) and not _is_bool(value) and int(value) >= 1)
+
+
+def _are_columns(needs: object) -> bool:
+    return isinstance(needs, tuple) and all(
+        isinstance(names, tuple) and names and all(name in COLUMNS for name in names) for names in needs
+    )
 
 
 def is_built_in(part: object) -> bool:
     """Return whether an access, a computing or a download is one of hflray."""
     return is_ours(part) and not isinstance(part, _Checked)
+
+
+def name_of(kind: registry.Kind, part: object) -> str:
+    """Return how messages call an access, a computing or a download: as ``cost`` names it, or its class."""
+    if isinstance(part, _Checked):
+        return part.name
+    place = f"{type(part).__module__}:{type(part).__qualname__}"
+    return next((name for name, built_in in registry.BUILTIN[kind].items() if built_in == place), named(part))
 
 
 KINDS: dict[registry.Kind, tuple[type[Any], type[Any]]] = {

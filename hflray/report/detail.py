@@ -29,6 +29,8 @@ from hflray.errors import ConfigError
 from hflray.experiment.fleets import unpacked
 from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet, build_fleet
+from hflray.fleet.fleet import DVFS, FDMA
+from hflray.physics import Access, Compute
 from hflray.report.labels import pretty
 from hflray.report.runs import RunRecord
 from hflray.scheduling.context import poll_spent_j
@@ -160,7 +162,11 @@ class Replay:
         """The workload. Sizes that are logged are used; else, where ``cost.model_kb`` is null, z is recovered from the
         logged messages, which are in proportion to it.
         """
-        config, first = self.run.config, self.run.rounds.iloc[0]
+        config, rounds = self.run.config, self.run.rounds
+        trained = rounds[rounds["devices"].map(len) > 0]
+        if trained.empty:  # sizes were never sent, and price nothing
+            return Workload.of(config, 1.0)
+        first = trained.iloc[0]
         down: dict[str, Any] = {name: float(first[name]) for name in ("download_bits",) if name in first}
         if "device_bits" in first:
             down |= {name: float(first[name]) for name in metrics.SENT if name in first}
@@ -353,8 +359,10 @@ class Replay:
         return np.asarray(polled, dtype=np.intp)
 
 
-def allocation_texts(config: AllocationConfig) -> tuple[str, str]:
+def allocation_texts(config: AllocationConfig, access: Access = FDMA, compute: Compute = DVFS) -> tuple[str, str]:
     """Return a sentence that says how bandwidth and frequency were allocated, and one about the stragglers."""
+    if not compute.has_setting or not access.shared:
+        return _of_measured(config, access, compute)
     if config.method == "equal":
         allocated = "Every device has an equal share of its edge's bandwidth, and computes at its largest frequency."
     else:
@@ -368,6 +376,24 @@ def allocation_texts(config: AllocationConfig) -> tuple[str, str]:
         "An edge's devices finish together; ⚑ marks the straggler, the device for which saving a second would cost the "
         "most."
     )
+
+
+def _of_measured(config: AllocationConfig, access: Access, compute: Compute) -> tuple[str, str]:
+    """Return the sentences of `allocation_texts` where devices share nothing, or nothing of their computing is chosen.
+
+    That devices finish together follows from frequencies that are chosen.
+    """
+    where = "with one deadline for all edges" if config.coupling == "joint" else "at each edge"
+    parts = [
+        "uploads take nothing from one another" if not access.shared
+        else "every device has an equal share of its edge's uplink" if config.method == "equal"
+        else f"shares of the uplink minimise E + λT {where}",
+        "nothing of the computing is chosen" if not compute.has_setting
+        else "every device computes at its largest setting" if config.method == "equal"
+        else f"settings of the computing minimise E + λT {where}",
+    ]  # fmt: skip
+    text = f"{', and '.join(parts)}."
+    return f"{text[0].upper()}{text[1:]}", "⚑ marks the straggler, the device that its edge waits for."
 
 
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:
@@ -418,6 +444,17 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         "strongest link"
     )
     lines += inside(config, row, run.labels)
+    if (seconds := row.get(metrics.ROUND_DOWNLOAD_S, 0.0)) > 0:
+        lines.append(f"downloads: {seconds:,.2f} s, {row[metrics.ROUND_DOWNLOAD_J]:,.2f} J of the edges, both included")
+    dropped = int(np.nan_to_num(row.get(metrics.ROUND_DROPPED, 0.0)))
+    if dropped:
+        limits = config.allocation.limits
+        caps = ((limits.device_energy_j, "J"), (limits.device_delay_s, "s"))
+        words = " and ".join(f"{cap:g} {unit}" for cap, unit in caps if cap is not None)
+        lines.append(f"{dropped} devices were left out, which could not stay within {words} in a round")
+    if not len(table) and dropped:
+        lines.append(f"nobody was left, and the cloud waited for {detail.cost.delay_s:,.2f} s")
+        return lines
     if not len(table):
         lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
         return lines
@@ -488,6 +525,7 @@ def explain(run: RunRecord, number: int) -> Group:
     numbers = f"seconds in one of {detail.edge_iterations} edge iterations, joules in all"
     if run.config.clock.edge.asynchronous is not None:
         numbers = "seconds and joules of a pass as planned"
+    shared, fleet = replay.fleet.access.shared, replay.fleet
     devices = TextTable(f"devices ({numbers})", heads)
     rows = detail.devices.sort_values(["edge", "device"])
     for row in rows.itertuples():
@@ -495,12 +533,14 @@ def explain(run: RunRecord, number: int) -> Group:
             f"{device_names[row.device]}{' ⚑' if row.straggler else ''}", edge_names[row.edge],
             ordinal(row.nearest, "").strip() or "1st",
             f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
-            f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",
+            f"{row.bandwidth_hz / 1e6:.3f}" if shared else "–",
+            f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",
             *[f"{row.download_s:.3f}"] * receives, f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
             f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
         )  # fmt: skip
+    texts = " ".join(allocation_texts(run.config.allocation, fleet.access, fleet.compute))
     legend = (
-        f"{' '.join(allocation_texts(run.config.allocation))} nearest says how near the edge is among all edges; class "
-        "is the majority class; times is how often the device was scheduled so far."
+        f"{texts} nearest says how near the edge is among all edges; class is the majority class; times is how often "
+        "the device was scheduled so far."
     )
     return Group(*map(Text, sentences(run, detail, replay.names)), edges, devices, Text(legend, style="dim"))

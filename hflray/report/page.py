@@ -132,7 +132,13 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name, run.labels),
         "assigner": pretty(config.assignment.name, run.labels),
-        **dict(zip(("allocated", "stragglers"), allocation_texts(config.allocation), strict=True)),
+        **dict(
+            zip(
+                ("allocated", "stragglers"),
+                allocation_texts(config.allocation, fleet.access, fleet.compute),
+                strict=True,
+            )
+        ),
         "deviceNames": device_names,
         "edgeNames": edge_names,
         "classNames": class_names,

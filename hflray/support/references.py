@@ -317,7 +317,8 @@ def blame(error: BaseException) -> str | None:
     lines = [f"{_ran[file]}:{line}" for file, line in calls if file in _ran]
     if not lines:
         return None
-    return f"{lines[-1]}: {kind}{': ' if reason else ''}{one_line(reason.splitlines()[-1]) if reason else ''}"
+    lines_shown = reason.splitlines()[-1:] if type(error).__module__.startswith("ray.") else reason.splitlines()
+    return f"{lines[-1]}: {kind}{': ' if reason else ''}{one_line(' '.join(map(str.strip, lines_shown)))}"
 
 
 def reason(error: BaseException) -> str:

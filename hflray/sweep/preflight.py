@@ -123,9 +123,9 @@ def check_trials(
                 key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)), fleets=checked.fleets)
             }  # only one is kept in memory
             checked.datasets[data_key(config)] = scenarios[key].dataset
-            checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
         checked.samples[trial.name] = float(np.mean(scenarios[key].fleet.samples))
         resolved = kind.check(config, scenarios[key], measure)
+        checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
         if resolved is not None:
             checked.resolved[trial.name] = resolved
     return checked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,8 @@ from hflray.config.decisions import LimitsConfig
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet, sample_fleet
+from hflray.physics import Access, Link
+from hflray.support.arrays import FloatArray
 from tests.conftest import says
 
 DEVICES, EDGES = np.arange(10), np.arange(10) % 3
@@ -97,3 +101,14 @@ def test_what_prices_frequency_division_alone_says_so() -> None:
         assert allocate_round(fleet, limited(), DEVICES, edges).share is not None
     with pytest.raises(ConfigError, match="share: got an allocation without shares"):
         round_cost(fleet, limited(), DEVICES, EDGES, allocate_round(drawn(), limited(), DEVICES, EDGES))
+
+
+def test_without_limits_what_the_parts_returned_is_said() -> None:
+    class Broken(Access):
+        def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+            return np.nan * share, share
+
+    fleet = replace(drawn(), access=Broken())
+    with pytest.raises(InfeasibleError) as error:
+        allocate_round(fleet, limited(), DEVICES, EDGES)
+    assert says(str(error.value), "no allocation at edge 0 with 4 devices", "Broken returned nan to nan s", "dvfs")

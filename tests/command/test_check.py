@@ -145,6 +145,13 @@ def test_another_file_is_refused(name: str, tmp_path: Path, capsys: pytest.Captu
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_part_that_needs_columns_is_tried_with_them(check) -> None:
+    body = "return link.latency_s + bits / link.rate_bps(), link.upload_w"
+    needs = "    shared = False\n    needs = (('mbps',), ('upload_w',), ('latency_s',))\n"
+    text = f"from hflray import Access\nclass Own(Access):\n{needs}    def upload(self, share, link, bits): {body}\n"
+    assert check(text)[1][0].endswith(": ok")
+
+
 def test_a_tracker_that_is_away_is_not_wrong(check) -> None:
     away = WRONG.replace("LAST", "-1").replace("rounds.nothing", "raise ConnectionError('no server')")
     assert any("sink" in line and line.endswith(": ok") for line in check(away)[1])

@@ -13,6 +13,8 @@ from hflray.config import load_config
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.experiment import Experiment
 from hflray.experiment.parts_check import check_parts
+from hflray.sweep import expand, load_sweep
+from hflray.sweep.preflight import check_trials
 from tests.conftest import SMALL, says
 
 QUICK = (*SMALL, "model.name=logistic", "scheduling.name=fedavg", "assignment.name=best_gain")
@@ -133,3 +135,12 @@ def test_settings_that_say_nothing_are_not_written() -> None:
     said = load_config(None, ["cost.download.name=unicast", "allocation.limits.device_delay_s=9"])
     assert said.model_dump(mode="json")["cost"]["download"] == {"name": "unicast", "options": {}}
     assert load_config(None, []).model_validate(said.model_dump(mode="json")) == said
+
+
+@pytest.mark.parametrize("seconds, is_noted", [(1e-6, True), (1e6, False)])
+def test_limits_that_leave_out_everybody_are_a_note(seconds: float, is_noted: bool) -> None:
+    limits = f"allocation.limits={{device_delay_s: {seconds}, drop: true}}"
+    file = load_sweep(None, [*QUICK, limits])
+    notes = [note for note in check_trials(expand(file), "experiment", measure=False).notes if "allocation" in note]
+    assert bool(notes) == is_noted
+    assert not is_noted or says(notes[0], "device_delay_s = 1e-06", "every device of round 1", "wait_s = 60 s")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.assignment.bounds import gap
 from hflray.config import CostConfig, FleetConfig
 from hflray.cost import LocalSteps, Workload, round_cost
 from hflray.errors import ConfigError
@@ -17,6 +20,7 @@ from hflray.physics.access import Fdma, MeasuredAccess, Ofdma, Tdma
 from hflray.physics.computing import Dvfs, MeasuredCompute
 from hflray.physics.download import Broadcast, Unicast
 from hflray.physics.equations import compute_delay_s, compute_energy_j
+from hflray.physics.own import CheckedAccess
 from hflray.support.arrays import FloatArray
 from tests.conftest import says
 
@@ -138,9 +142,80 @@ def test_measured_needs_its_columns_and_says_which() -> None:
         latency_s=np.full((3, 2), 0.5), upload_w=[1, 2, 3], compute_w=[1, 1, 1], step_s=[1, 2, 3],
     )  # fmt: skip
     measured = known.with_physics(CostConfig.model_validate({k: {"name": "measured"} for k in cases}))
+    lone = replace(known, upload_w=np.array([1, np.nan, 3]), device_names=("a", "b", "c"))
+    with pytest.raises(ConfigError, match=r"have upload_w of every device \(none of device b\)"):
+        lone.with_physics(CostConfig.model_validate({"access": {"name": "measured"}}))
+    work = Workload(model_bits=2e6)
+    for call in (
+        lambda made: allocate_round(made, work, [0, 1], [0, 0]),
+        lambda made: gap(made, work, [0, 1], [0, 0]),
+        lambda made: build_assigner("local_search").assign(made, work, np.arange(2), np.random.default_rng(0)),
+    ):
+        with pytest.raises(ConfigError) as error:
+            call(replace(fleet, access=MeasuredAccess(), compute=MeasuredCompute()))
+        assert says(
+            str(error.value), "access.name: got measured", "upload_w", "compute.name: got measured", "compute_w"
+        )
     kept = measured.take([2, 0]).take_edges([1])
     work = Workload(model_bits=2e6, edge_iterations=1, cloud_hop=False, local_iterations=1)
     bill = round_cost(kept, work, [0, 1], [0, 0], allocate_round(kept, work, [0, 1], [0, 0]))
     np.testing.assert_allclose(bill.upload_delay_s, 1.5)
     np.testing.assert_allclose(bill.upload_energy_j, [4.5, 1.5])
     np.testing.assert_allclose(bill.compute_delay_s, np.array([3, 1]) * np.ceil(kept.samples / 64))
+
+
+OWN = """import numpy as np
+from hflray import Access, Compute, Download
+
+
+class Good(Access):
+    {line}
+
+    def upload(self, share, link, bits):
+        delay_s = bits / link.rate_bps(share * link.bandwidth_hz)
+        return {answer}
+"""
+
+
+@pytest.mark.parametrize(
+    "line, answer, facts",
+    [
+        ("blocks = 2.5", "", ("mine.py:Good has blocks = 2.5", "at least 1", "attribute blocks")),
+        ("blocks = 0", "", ("blocks = 0",)), ("blocks = True", "", ("blocks = True",)),
+        ("shared = 'no'", "", ("shared = 'no'", "True or False")),
+        ("needs = 'mbps'", "", ("needs = 'mbps'", "upload_w")),
+        ("needs = (('speed',),)", "", ("(('speed',),)", "mbps")),
+        ("needs = (('upload_w',),)", "", ("got mine.py:Good", "does not have upload_w of every device")),
+        ("", "delay_s, np.sqrt(1.01 - share)", ("joules", "not convex", "ever more slowly")),
+        ("", "delay_s, share", ("joules that rise in the share", "do not rise")),
+        ("", "0 * share + 1, delay_s", ("seconds of an upload that do not fall", "accepted: seconds that fall")),
+        ("", "delay_s * (1 + np.random.rand()), delay_s", ("two different answers", "neither draws")),
+        ("pace = lambda self, share, link, bits: (0 * share, share)", "", ("0.0 at [0] as bits per second", "pace")),
+    ],
+)  # fmt: skip
+def test_an_own_access_that_the_allocator_could_not_use_is_refused(
+    line: str, answer: str, facts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN.format(line=line, answer=answer or "delay_s, link.power_w * delay_s"))
+    fleet = sample_fleet(FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(0))
+    with pytest.raises(ConfigError) as error:
+        fleet.with_physics(CostConfig.model_validate({"access": {"name": "mine.py:Good"}}))
+    assert says(str(error.value), "cost.access.name: ", *facts)
+
+
+def test_the_pace_and_the_needs_of_an_own_access_are_those_of_its_class() -> None:
+    class Twice(Fdma):
+        needs = (("mbps",),)
+
+        def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+            return bits / link.rate_bps(), share
+
+    class Slow(Twice):
+        def pace(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+            return np.full(len(share), 7.0), share
+
+    share, link = np.array([0.5, 0.5]), links([1e6, 2e6])
+    assert CheckedAccess(Slow(), "Slow").needs == (("mbps",),)
+    np.testing.assert_array_equal(CheckedAccess(Slow(), "Slow").pace(share, link, MBIT)[0], 7.0)
+    np.testing.assert_allclose(CheckedAccess(Twice(), "Twice").pace(share, link, MBIT)[0], [1e6, 2e6])  # not Fdma's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,15 @@ def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[s
     assert page.render(sweep)[1] == []
     text = render(explain(sweep.runs[0], 1), 200)
     assert ("download s" in text) == any("download" in override for override in overrides)
+    downloads = re.search(r"downloads: ([\d.]+) s, ([\d.]+) J of the edges", text)
+    assert (downloads is not None) == ("download s" in text)
+    if downloads is not None:
+        row = sweep.runs[0].rounds.iloc[0]
+        logged = row[metrics.ROUND_DOWNLOAD_S], row[metrics.ROUND_DOWNLOAD_J]
+        assert [float(value) for value in downloads.groups()] == pytest.approx(logged, abs=0.006)
+    assert ("finish together" in text) == ("tables" not in overrides)
+    if "tables" in overrides:
+        assert "take nothing from one another, and nothing of the computing is chosen" in " ".join(text.split())
 
 
 def test_devices_that_limits_leave_out_are_counted(tmp_path: Path) -> None:
@@ -59,3 +69,6 @@ def test_devices_that_limits_leave_out_are_counted(tmp_path: Path) -> None:
     assert rounds[metrics.ROUND_DROPPED].tolist() == [6, 6]
     assert [len(devices) for devices in rounds["devices"]] == [0, 0]
     assert next(iter(objectives.values())) == [60.0, 60.0]  # the cloud waits for world.wait_s
+    text = render(explain(sweep.runs[0], 1), 200)
+    assert "6 devices were left out, which could not stay within 0.001 s in a round" in text
+    assert "nobody was left, and the cloud waited for 60.00 s" in text

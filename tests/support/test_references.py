@@ -135,6 +135,13 @@ def test_a_traceback_shows_the_users_line_although_the_file_is_gone(tmp_path):
     assert references.blame(IndexError("elsewhere")) is None
 
 
+def test_a_reason_of_several_lines_is_joined(tmp_path):
+    written(tmp_path, "def fail():\n    raise ValueError('no such\\n  link')\n")
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        references.load(references.pin("mine.py:fail", tmp_path))()
+    assert references.blame(error.value) == "mine.py:2: ValueError: no such link"
+
+
 def test_of_two_texts_of_one_path_each_shows_its_own_lines(tmp_path):
     made = []
     for marker in ("first", "second"):
