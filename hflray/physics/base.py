@@ -109,8 +109,8 @@ class Work(_Columns):
 class Access(ABC):
     """How the devices of a node share its uplink.
 
-    Seconds fall in the share, and joules do not rise; both are convex in it. The allocator relies on this, and
-    ``hflray check`` tries it.
+    Seconds fall in the share, without bound as it falls to 0, and joules do not rise; both are convex in it. The
+    allocator relies on this, and ``hflray check`` tries it.
 
     Attributes:
         shared: whether the shares of a node's devices add up to 1 at most; otherwise what one sends takes nothing from

@@ -23,6 +23,7 @@ from hflray.support.references import named
 from hflray.support.text import shorten
 
 TRIED = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0])  # shares, and parts of the largest setting
+NEXT_TO_NOTHING, GROWS = (1e-6, 1e-9), 1.1  # shares, and how much longer the second takes at least
 ROUNDING = 1e-9  # relative
 
 
@@ -115,6 +116,10 @@ class CheckedAccess(_Checked, Access):
             return
         tried = np.array([self.upload(np.full(len(link.gain), share), link, bits) for share in TRIED])
         self._check_falls(tried[:, 0], "the share", "an upload")
+        large, larger = (self.upload(share * whole, link, bits)[0] for share in NEXT_TO_NOTHING)
+        if (larger < GROWS * large).any():
+            accepted = "seconds that grow without bound as the share falls to 0"
+            raise self._refuse("seconds of an upload that stay finite without a share", accepted)
         accepted = "joules that do not rise in the share, and fall ever more slowly"
         if (np.diff(tried[:, 1], axis=0) > ROUNDING * tried[:-1, 1]).any():
             raise self._refuse("joules that rise in the share", accepted)

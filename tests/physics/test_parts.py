@@ -188,6 +188,7 @@ class Good(Access):
         ("needs = (('upload_w',),)", "", ("got mine.py:Good", "does not have upload_w of every device")),
         ("", "delay_s, np.sqrt(1.01 - share)", ("joules", "not convex", "ever more slowly")),
         ("", "delay_s, share", ("joules that rise in the share", "do not rise")),
+        ("", "bits / (1e7 + 1e6 * share), delay_s", ("stay finite without a share", "without bound")),
         ("", "0 * share + 1, delay_s", ("seconds of an upload that do not fall", "accepted: seconds that fall")),
         ("", "delay_s * (1 + np.random.rand()), delay_s", ("two different answers", "neither draws")),
         ("pace = lambda self, share, link, bits: (0 * share, share)", "", ("0.0 at [0] as bits per second", "pace")),
