@@ -30,6 +30,8 @@ LINK = ("mbps", "latency_s")
 NO_EDGE = "edge"  # the name of the only edge of a log without edges
 LEAST_SAMPLE_S = 1e-12
 LEAST_BYTE_S = 8e-12  # of a link whose seconds do not grow with its bytes: 1 Tbit/s
+BITS_PER_HZ = 4.0  # of the fastest link: any bandwidth is right that reaches the rates, as measured access takes these
+MOST_W, MOST_LATENCY_S = 1e6, 1e6  # that the tables of a fleet accept
 MOST_LINKS = 1_000_000  # rows of links.csv
 SHOWN_ROWS, SHOWN_POINTS = 200, 1500  # of a table, and of a chart of the page
 WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 64, 44  # of a chart, px
@@ -130,7 +132,7 @@ def _notes(made: Calibration) -> list[str]:
 def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     """Write all files into a folder and return their paths; `source` is the name of the log."""
     log, model = made.log, made.model
-    watts = {WATTS[name][0]: _filled(fitted.values[:, 0], fitted.rows) for name, fitted in model.watts.items()}
+    watts = {WATTS[name][0]: np.minimum(_filled(fitted.values[:, 0], fitted.rows), MOST_W) for name, fitted in model.watts.items()}
     watts |= {column: np.full(len(log.devices), value) for column, value in made.given_w.items()}
     order = [COMPUTING.index(name) for name in ("fixed_s", "step_s", "seconds_per_sample")]
     computing = {COMPUTING[k]: _filled(model.train.values[:, k], model.train.rows) for k in order}
@@ -141,15 +143,16 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     if len(log.devices) * len(edges) <= MOST_LINKS:
         device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
     byte_s, latency_s = (_filled(values, np.isfinite(values)) for values in model.sending(device, edge))
+    mbps = 8e-6 / np.maximum(byte_s, LEAST_BYTE_S)
     texts = {
         "devices.csv": _csv(["device", *computing, *watts], log.devices, *computing.values(), *watts.values()),
-        "edges.csv": _csv(["edge"], edges),
+        "edges.csv": _csv(["edge", "bandwidth_mhz"], edges, np.full(len(edges), mbps.max() / BITS_PER_HZ)),
         "links.csv": _csv(
             ["device", "edge", "mbps", "latency_s"],
             [log.devices[n] for n in device],
             [edges[m] for m in edge],
-            8e-6 / np.maximum(byte_s, LEAST_BYTE_S),
-            latency_s,
+            mbps,
+            np.minimum(latency_s, MOST_LATENCY_S),
         ),
         "calibration.json": json.dumps(_content(made, source), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
         "sweep.yaml": _sweep(made),

@@ -94,7 +94,27 @@ def test_without_joules_watts_come_from_the_user_or_the_column_is_left_out_and_s
 def test_a_log_without_edges_has_one_and_its_sweep_passes_too(tmp_path, capsys) -> None:
     log = put(fleet_log().drop(columns="edge"), tmp_path)
     assert call(capsys, log, "-o", tmp_path / "new", "--compute-w", 4, "--upload-w", 1)[0] == 0
-    assert (tmp_path / "new/edges.csv").read_text() == "edge\nedge\n"
+    assert pd.read_csv(tmp_path / "new/edges.csv")["edge"].tolist() == ["edge"]
+    dry_run(tmp_path / "new/sweep.yaml")
+
+
+RATES = {  # bytes, bit/s and s of latency
+    "kilobytes": ((1000, 2000, 4000), 5e6, 0.05),
+    "1 Gbit/s": ((10**6, 10**7, 10**8), 1e9, 0.01),
+    "constant bytes": ((460_000,), 5e6, 0.05),
+    "only latency": ((1000, 2000), 1e13, 2.0),
+    "20 kbit/s beside 10 Gbit/s": ((10**5, 10**6), None, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_rates_of_any_size_give_a_sweep_that_passes_the_checks(tmp_path, capsys, case) -> None:
+    sizes, rate, latency_s = RATES[case]
+    frame, rng = fleet_log(), np.random.default_rng(0)
+    frame["bytes"] = rng.choice(sizes, len(frame))
+    rates = rate or np.where(frame["device"] % 2, 2e4, 1e10)
+    frame["send_s"] = (latency_s + 8 * frame["bytes"] / rates) * rng.lognormal(0, 0.08, len(frame))
+    call(capsys, put(frame, tmp_path), "-o", tmp_path / "new", "--compute-w", 4, "--upload-w", 1)
     dry_run(tmp_path / "new/sweep.yaml")
 
 
