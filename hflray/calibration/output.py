@@ -132,7 +132,10 @@ def _notes(made: Calibration) -> list[str]:
 def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     """Write all files into a folder and return their paths; `source` is the name of the log."""
     log, model = made.log, made.model
-    watts = {WATTS[name][0]: np.minimum(_filled(fitted.values[:, 0], fitted.rows), MOST_W) for name, fitted in model.watts.items()}
+    watts = {
+        WATTS[name][0]: np.minimum(_filled(fitted.values[:, 0], fitted.rows), MOST_W)
+        for name, fitted in model.watts.items()
+    }
     watts |= {column: np.full(len(log.devices), value) for column, value in made.given_w.items()}
     order = [COMPUTING.index(name) for name in ("fixed_s", "step_s", "seconds_per_sample")]
     computing = {COMPUTING[k]: _filled(model.train.values[:, k], model.train.rows) for k in order}
