@@ -200,7 +200,10 @@ def _content(made: Calibration, source: str) -> dict[str, Any]:
     ]
     edges = log.edges or (NO_EDGE,)
     sending = _as_rates(model.send)
-    verdicts = [verdict._asdict().items() for verdict in made.verdicts]
+    verdicts = [
+        (verdict._asdict() | {"devices": [log.devices[n] for n in verdict.devices]}).items()
+        for verdict in made.verdicts
+    ]
     return {
         "hflray": __version__, "log": source, "rows": len(log), "answer": made.answer,
         "verdicts": [{k: _number(v) if isinstance(v, float) else v for k, v in items} for items in verdicts],
