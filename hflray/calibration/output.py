@@ -53,6 +53,11 @@ class Calibration:
         return overall(self.verdicts)
 
     @property
+    def size(self) -> str:
+        """How many rows and devices the log has, in words."""
+        return f"{_counted(len(self.log), 'row')} of {_counted(len(self.log.devices), 'device')}"
+
+    @property
     def lacking(self) -> list[str]:
         """The columns of watts that neither the log nor the user says."""
         return [column for name, (column, _) in WATTS.items()
@@ -87,9 +92,8 @@ def _notes(made: Calibration) -> list[str]:
     few = np.bincount(log.device, minlength=len(log.devices)) < LEAST_ROWS
     named = [one_line(log.devices[n]) for n in np.flatnonzero(few)[:3]]
     if named:
-        notes.append(
-            f"{few.sum():,} of {len(few):,} devices, such as {', '.join(named)}, have under {LEAST_ROWS} rows: untested"
-        )
+        whose = f"{few.sum():,} of {_counted(len(few), 'device')}, such as {', '.join(named)},"
+        notes.append(f"{whose} {'has' if few.sum() == 1 else 'have'} under {LEAST_ROWS} rows: untested")
     reasons = {
         "step_s": "its batch is constant, so that steps and samples are collinear",
         "fixed_s": "its work is constant", "seconds_per_sample": "it has no samples",
@@ -98,14 +102,16 @@ def _notes(made: Calibration) -> list[str]:
     for fitted, names in ((model.train, COMPUTING), (model.send, SENDING)):
         for k, name in enumerate(names):
             blind = (fitted.rows > 0) & ~fitted.apart[:, k]
-            if name in reasons and blind.any():
+            if name == "step_s" and not log.has("steps"):
+                notes.append("step_s is 0 and not tested: the log's steps are all 0")
+            elif name in reasons and blind.any():
                 whose = "device" if fitted is model.train else "device and edge"
                 text = f"{name} is 0 and not tested for {blind.sum():,} of {len(blind):,} ({whose})"
                 notes.append(f"{text}: {reasons[name]}, or it has too few rows")
     steady = int(((model.send.values[:, 0] <= LEAST_BYTE_S) & (model.send.rows > 0)).sum())
     if steady:
         notes.append(
-            f"send_s of {steady:,} links does not grow with bytes; their mbps is 1 Tbit/s, all else is latency"
+            f"send_s of {_counted(steady, 'link')} does not grow with bytes; the mbps is 1 Tbit/s, all else is latency"
         )
     whole = made.log.numbers["train_s"]
     whole = whole[np.isfinite(whole)]
@@ -115,11 +121,12 @@ def _notes(made: Calibration) -> list[str]:
     if links:
         leaves_out = len(log.devices) * len(log.edges) > MOST_LINKS
         says = "leaves them out" if leaves_out else "says what their devices and edges take beside others"
-        notes.append(f"{links:,} links have no row; links.csv {says}")
+        notes.append(f"{_counted(links, 'link')} without a row; links.csv {says}")
     fits = {"train_s": model.train, "send_s": model.alone, **model.watts}
     for name, fitted in fits.items():
         if empty := int((fitted.rows == 0).sum()):
-            notes.append(f"{empty:,} of {len(few):,} devices have no {name}: the tables say the median of the others")
+            of = f"{empty:,} of {_counted(len(few), 'device')} {'has' if empty == 1 else 'have'}"
+            notes.append(f"{of} no {name}: the tables say the median of the others")
     for column in made.lacking:
         joules = next(name for name, (watts, _) in WATTS.items() if watts == column)
         notes.append(
@@ -162,6 +169,10 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
         "index.html": _page(made, source),
     }
     return [write(folder / name, texts[name]) for name in FILES]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _filled(values: FloatArray, rows: IntArray | BoolArray) -> FloatArray:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtrc, stdtrit
 
-from hflray.calibration.fit import medians
+from hflray.calibration.fit import Fit, medians
 from hflray.calibration.log import Log
 from hflray.calibration.model import WATTS, Model, without
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
@@ -30,9 +30,11 @@ LEAST_ROWS, LEAST_ROUNDS = 8, 4  # of a device that is tested
 LEAST_CONFIGURATIONS = 4  # for ranks
 ALIKE_PART = 0.035  # the least noise of a configuration: two that differ by 5 % may change places
 MEDIAN = 0.6745  # of the sizes of normal errors, in standard deviations
-CHANCE, MEDIAN_CHANCE = 2.33, 0.787  # quantile of 99 %; standard deviation of such a median, times the root of rows
+CHANCE, LEVEL = 2.33, 0.01  # what noise makes of good rows in 1 of 100 cases: normal quantile, and level
+MEDIAN_CHANCE = 1.17  # relative standard deviation of such a median, times the root of the number of rows
+LEAST_SIGNS = 7  # rows, of which the half that is off can be told from chance
 MOST_LEVERAGE = 4.0  # a prediction from few rows counts less, down to this
-MOST_OWN_ERROR, LEAST_OWN_ROWS = 0.3, 12  # the median error of one device, and of how many rows
+MOST_OWN_ERROR, LEAST_OWN_ROWS = 0.3, 16  # the median residual of one device; and how many held-out rows judge it
 LEAST_TESTED = 0.5  # part of the devices on which an answer rests
 DRAWS, MOST_DRAWN = 200, 1000  # of noise on how many configurations, which say whether ranks can reach `LEAST_RANK`
 OFF, MOST_OFF = 0.5, 0.1  # a relative error that makes a row an outlier, and the part of such rows that is accepted
@@ -124,14 +126,14 @@ def _verdict(
     size, own = np.abs(error), np.abs(error) / beside
     middle, spread = float(np.median(size[tested])), _spread(name, model)
     rank = _rank(log, name, tested[size[tested] <= OFF], error, spread * float(np.median(beside[tested])))
-    noise = spread * (MEDIAN + CHANCE * MEDIAN_CHANCE / np.sqrt(len(tested)))
+    beyond = int((own[tested] > np.hypot(MOST_ERROR, MEDIAN * spread)).sum())
     count = np.bincount(log.device[tested], minlength=len(log.devices))
     far = np.where((count >= LEAST_OWN_ROWS) & (kind != EDGES), medians(own, log.device, len(log.devices)), np.nan)
-    far[~(far > MOST_OWN_ERROR)] = np.nan
+    far[~(far > OFF)] = np.nan
     found = found or _named(log.devices, far, lambda n: f"half of its rows are off by {far[n]:.0%}", "constants")
-    if spread * MEDIAN > MOST_ERROR:
+    if spread * MEDIAN > MOST_ERROR * (1 + CHANCE * MEDIAN_CHANCE / np.sqrt(_free(name, model))):
         found = found or [_Reason(f"rows scatter by {spread:.0%}")]
-    elif np.median(own[tested]) > np.hypot(MOST_ERROR, noise):
+    elif beyond and bdtrc(beyond - 1, len(tested), 0.5) < LEVEL:
         found = found or [_Reason("the constants do not hold there")]
     if rank < LEAST_RANK:
         found = [*found, _Reason("the order of configurations is another one")]
@@ -139,13 +141,25 @@ def _verdict(
     reason, answer = "; ".join(each.text for each in found), DOES_NOT if found else FITS
     if not found and (count > 0).sum() < LEAST_TESTED * has_rows.sum():
         reason, answer = f"{(count > 0).sum():,} of {has_rows.sum():,} devices have rows that can be held out", NOT
+    elif not found and len(tested) < LEAST_SIGNS and np.median(own[tested]) > MOST_ERROR:
+        reason, answer = f"{len(tested)} rows are too few to tell their errors from chance", NOT
     named = tuple(sorted({n for each in found for n in each.devices}))
     return Verdict(kind, name, answer, reason, middle, rank, len(tested), named)
 
 
+def _fit_of(name: str, model: Model) -> Fit:
+    return model.watts.get(name, model.train if name == "train_s" else model.send)
+
+
+def _free(name: str, model: Model) -> int:
+    """Return by how many rows groups have more of them than constants, at least 1."""
+    fitted = _fit_of(name, model)
+    return max(1, int(np.maximum(fitted.rows - fitted.apart.sum(axis=1), 0).sum()))
+
+
 def _spread(name: str, model: Model) -> float:
     """Return the usual relative standard deviation of rows, 0 if no group has more rows than constants."""
-    fitted = model.watts.get(name, model.train if name == "train_s" else model.send)
+    fitted = _fit_of(name, model)
     spreads = fitted.spread[np.isfinite(fitted.spread)]
     return float(np.median(spreads)) if len(spreads) else 0.0
 
@@ -243,7 +257,7 @@ def _residual_reasons(log: Log, model: Model, name: str, predicted: FloatArray, 
     ratio, part = _regimes(residual, device, devices)
     size = np.abs(np.expm1(-residual))
     off, chance = float((size > OFF).mean()), CHANCE * np.sqrt(MOST_OFF * (1 - MOST_OFF) / max(len(size), 1))
-    own = np.where(np.bincount(device, minlength=devices) >= LEAST_ROWS, medians(size, device, devices), np.nan)
+    own = np.where(np.bincount(device, minlength=devices) >= LEAST_OWN_ROWS, medians(size, device, devices), np.nan)
     own[~(own > MOST_OWN_ERROR)] = np.nan
     longer, small = ("much", "millijoules") if name in WATTS else ("long", "milliseconds")
     thousand = f" (some look like {small})"
@@ -411,7 +425,7 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
             )
             whose = f"device{'s' * (len(odd) > 1)} {whose}"
             text = f"{what} of {whose} is {ratio:,.3g} times what the others take: {guess}"
-            verdicts[name] = Verdict(UNITS, name, DOES_NOT, text, devices=tuple(map(int, odd)))
+            verdicts[name] = Verdict(UNITS, name, DOES_NOT, text, devices=tuple(map(int, sorted(odd))))
         elif not least <= middle <= most:
             guess = f"{name} looks like {small}" if (middle > most) else f"{name} looks like another unit"
             if name in WATTS and middle < least:
