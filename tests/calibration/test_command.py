@@ -126,7 +126,9 @@ def test_columns_of_others_are_renamed(tmp_path, capsys) -> None:
         call(capsys, log, "-o", out, "--columns", "device=cid,round=server_round", "--columns", "train_s=fit_time")[0]
         == 0
     )
-    for wrong in ("device", "thing=x", "device=", "device=a,device=b"):
+    code, _, (line,) = call(capsys, log, "-o", tmp_path / "no", "--columns", "bytes=foo")
+    assert says(line, "log.csv has no column foo; its columns are cid, server_round, samples, steps, fit_time, bytes")
+    for wrong in ("device", "thing=x", "device=", "device=a,device=b", "train_s=a,send_s=A"):
         code, _, (line,) = call(capsys, log, "-o", tmp_path / "no", "--columns", wrong)
         assert code == 2
         assert says(line, "--columns: got", "accepted: NAME=NAME_IN_THE_FILE")
@@ -144,6 +146,10 @@ MALFORMED = {
     "empty cell": (f"{HEAD}\n{ROW}\na,2,,4,1,1000,0.5", "row 3, column samples", "is empty"),
     "no device": (f"{HEAD}\n{ROW}\n,2,64,4,1,1000,0.5", "row 3, column device", "a name of one line"),
     "cells": (f"{HEAD}\n{ROW}\na,2,64,4", "row 3: got 4 cells", "accepted: 7"),
+    "milliseconds": (
+        f"{HEAD.replace('train_s', 'train_ms')}\n{ROW}", "column train_ms: looks like milliseconds", "divide by 1,000",
+    ),
+    "millijoules": (f"{HEAD},send_mJ\n{ROW},3", "column send_mJ: looks like millijoules", "in a column send_j"),
     "twice": (f"{HEAD},Steps\n{ROW},3", "row 1", "two columns are called"),
     "no seconds": (f"{HEAD}\na,1,64,4,0,1000,0.5", "column train_s: no row has a number above 0"),
     "not UTF-8": (f"{HEAD}\né,1,64,4,1,1000,0.5".encode("latin-1"), "row 2", "UTF-8"),
@@ -198,19 +204,31 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
     again = put(pd.concat([frame, frame.iloc[[4, 5]]]), tmp_path)
     _answered(again, tmp_path / "again", capsys, "note: 2 rows repeat an earlier one, as row 122 does row 6")
     lone = put(pd.concat([frame, frame.iloc[[0]].assign(device=9)]), tmp_path)
-    _answered(lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, have under 8 rows: untested", "fits:")
+    _answered(lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, has under 8 rows: untested", "fits:")
     gaps = frame.assign(send_s=frame["send_s"].where(frame.index % 3 > 0), host="x")
     _answered(
         put(gaps, tmp_path), tmp_path / "gaps", capsys, "nothing uses the columns host", "40 of 120 rows have no send_s"
     )
-    assert (
-        _answered(put(frame.iloc[[0]], tmp_path), tmp_path / "one", capsys, "too few rows", "does not fit: 1 rows") == 1
+    one = put(frame.iloc[[0]], tmp_path)
+    facts = ("too few rows", "1 of 1 device, such as 0, has under 8 rows", "does not fit: 1 row of 1 device")
+    assert _answered(one, tmp_path / "one", capsys, *facts) == 1
+    spaced = frame.assign(
+        device=["b " if n % 2 else "b" for n in frame.index], bytes=frame["bytes"].where(frame.index > 0)
     )
+    facts = ("spaces around a name in column device are left out", "1 of 120 rows has no bytes: left out of the fit")
+    _answered(put(spaced, tmp_path), tmp_path / "spaced", capsys, *facts)
+    idle = put(frame.assign(steps=0), tmp_path)
+    _answered(idle, tmp_path / "idle", capsys, "step_s is 0 and not tested: the log's steps are all 0")
+    for column, values in (("round", pd.to_datetime(frame["round"], unit="D")), ("train_s", frame["train_s"] > 1)):
+        frame.assign(**{column: values}).to_parquet(tmp_path / "typed.parquet")
+        code, _, (line,) = call(capsys, tmp_path / "typed.parquet", "-o", tmp_path / "typed")
+        assert code == 2
+        assert says(line, f"column {column}: holds ", "accepted: numbers; convert the column")
     partly = frame.assign(train_j=frame["train_s"], send_j=frame["send_s"])
     partly.loc[partly["device"] == 2, ["train_s", "send_s", "train_j", "send_j"]] = np.nan
-    _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices have no train_s", "no send_j")
+    _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices has no train_s", "no send_j")
     dry_run(tmp_path / "partly/sweep.yaml")
-    _answered(put(partly.drop(columns="edge"), tmp_path), tmp_path / "alone", capsys, "1 of 5 devices have no send_s")
+    _answered(put(partly.drop(columns="edge"), tmp_path), tmp_path / "alone", capsys, "1 of 5 devices has no send_s")
     assert pd.read_csv(tmp_path / "alone/links.csv")["mbps"].max() < 20
     blocked = put(frame.assign(train_s=0.1 * frame["steps"], samples=0), tmp_path)
     assert _answered(blocked, tmp_path / "blocked", capsys, "seconds_per_sample is 0") == 0
