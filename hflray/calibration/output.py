@@ -34,7 +34,7 @@ BITS_PER_HZ = 4.0  # of the fastest link: any bandwidth is right that reaches th
 MOST_W, MOST_LATENCY_S = 1e6, 1e6  # that the tables of a fleet accept
 MOST_LINKS = 1_000_000  # rows of links.csv
 SHOWN_ROWS, SHOWN_POINTS = 200, 1500  # of a table, and of a chart of the page
-WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 64, 44  # of a chart, px
+WIDTH, HEIGHT, LEFT, BELOW, RIGHT = 560, 300, 64, 44, 24  # of a chart, px
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,9 +313,13 @@ def _cell(fitted: Fit, n: int, k: int) -> str:
 def _page(made: Calibration, source: str) -> str:
     environment = Environment(loader=PackageLoader("hflray.calibration", "."), autoescape=True,
                               undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    named = {n for verdict in made.verdicts for n in verdict.devices}
+    of_rows = (range(len(made.log.devices)), made.model.links.device)
+    marks = [{at for at, n in enumerate(devices) if n in named} for devices in of_rows]
+    constants = list(zip(constant_tables(made, SHOWN_ROWS), marks, strict=True))
     return environment.get_template("page.html").render(
-        source=source, made=made, verdicts=verdict_table(made), constants=constant_tables(made, SHOWN_ROWS),
-        charts=_charts(made), width=WIDTH, height=HEIGHT, left=LEFT, below=BELOW,
+        source=source, made=made, verdicts=verdict_table(made), constants=constants,
+        charts=_charts(made), width=WIDTH, height=HEIGHT, left=LEFT, below=BELOW, right=RIGHT,
         style=(files("hflray.report") / "page.css").read_text(encoding="utf-8"),
     )  # fmt: skip
 
@@ -334,12 +338,13 @@ def _charts(made: Calibration) -> list[dict[str, Any]]:
         at = np.unique(np.round(np.linspace(rounds.min(), max(rounds.max(), rounds.min() + 1), 5)))
         parts = [(v, f"{v:+.0%}") for v in (-1.0, -0.5, -0.1, 0.1, 0.5, 1.0)]
         diagonal, level = [(tens[n][0], tens[n][0]) for n in (0, -1)], [(at[0], 0.0), (at[-1], 0.0)]
-        beside = np.clip(10 ** (y - x) - 1, -1, 1)
+        residual = 10 ** (y - x) - 1
+        titles = [f"{label}: {part:+.0%}" for label, part in zip(labels, residual, strict=True)]
         drawn += [
             _chart(f"{name}: measured against predicted", f"predicted {unit}", f"measured {unit}",
-                   (x, y), (tens, tens), diagonal, labels),
+                   (x, y), (tens, tens), diagonal, titles),
             _chart(f"{name}: residuals over rounds", "round", "measured / predicted − 1",
-                   (rounds, beside), ([(v, f"{v:g}") for v in at], parts), level, labels),
+                   (rounds, residual), ([(v, f"{v:g}") for v in at], parts), level, titles),
         ]  # fmt: skip
     return drawn
 
@@ -349,15 +354,16 @@ def _chart(
     ticks: tuple[list[tuple[float, str]], list[tuple[float, str]]], line: list[tuple[float, float]], labels: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return a chart whose places are pixels; its ends are the first and the last tick of each axis."""
-    begins, sizes = (LEFT, HEIGHT - BELOW), (WIDTH - LEFT - 12, 12 + BELOW - HEIGHT)
+    begins, sizes = (LEFT, HEIGHT - BELOW), (WIDTH - LEFT - RIGHT, 12 + BELOW - HEIGHT)
 
     def place(value: float, axis: int) -> float:
         first, last = ticks[axis][0][0], ticks[axis][-1][0]
-        return round(begins[axis] + float((value - first) / (last - first)) * sizes[axis], 1)
+        return round(begins[axis] + float((min(value, last) - first) / (last - first)) * sizes[axis], 1)
 
     return {
         "title": title, "x_label": x_label, "y_label": y_label,
-        "points": [(place(a, 0), place(b, 1), label) for a, b, label in zip(*points, labels, strict=True)],
+        "points": [(place(a, 0), place(b, 1), label, b > ticks[1][-1][0])
+                   for a, b, label in zip(*points, labels, strict=True)],
         "x_ticks": [(place(v, 0), text) for v, text in ticks[0]],
         "y_ticks": [(place(v, 1), text) for v, text in ticks[1]],
         "line": [place(v, axis) for point in line for axis, v in enumerate(point)],

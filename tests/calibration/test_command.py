@@ -262,6 +262,19 @@ def test_the_page_needs_no_network_and_has_all_charts(tmp_path, capsys) -> None:
     assert page.count("<svg") == 4
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     assert page.count("<circle") == 480
+    assert 'class="late"' not in page
+
+
+def test_the_page_marks_the_devices_that_verdicts_name_and_residuals_beyond_its_axis(tmp_path, capsys) -> None:
+    frame = fleet_log(rows=60)
+    rows = frame["device"] == 2
+    frame.loc[rows, "train_s"] *= 3.4 ** (frame.loc[rows, "round"] / 60)
+    frame.loc[3, "train_s"] *= 50
+    call(capsys, put(frame, tmp_path), "-o", tmp_path / "new")
+    page = (tmp_path / "new/index.html").read_text()
+    assert re.findall(r'<tr class="late"><td>(.*?)</td>', page) == ["2"] * 3  # the device, and its two links
+    assert page.count('class="beyond"') >= 1
+    assert says(page, "Residuals beyond ±100 % are circles at the edge")
 
 
 def big(rows: int, devices: int, folder: Path) -> Path:
