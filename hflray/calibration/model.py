@@ -92,7 +92,9 @@ class Model:
             fitted.leverage(_sending_columns(log), group)
             for fitted, group in ((self.send, self.links.of_row), (self.alone, log.device))
         )
-        return np.where(own, send, alone)
+        # A link without rows has the errors of two factors too, each from as many links as its edge has.
+        links = np.bincount(self.links.edge[self.send.rows > 0], minlength=len(self.edge_factor))
+        return np.where(own, send, alone + 2 / np.maximum(links, 1)[log.edge])
 
 
 def _computing(log: Log) -> FloatArray:
