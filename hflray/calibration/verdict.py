@@ -384,10 +384,14 @@ def _two_groups(level: FloatArray) -> tuple[IntArray, IntArray]:
     return low, high
 
 
-def _oddity(level: FloatArray, least: float, most: float, group: IntArray) -> tuple[bool, int, float]:
-    """Return what is lowest for the group whose unit is more likely wrong."""
-    middle = float(np.median(level[group]))
-    return least <= middle <= most, len(group), -abs(np.log(middle / np.sqrt(least * most)))
+def _oddity(
+    level: FloatArray, watts: FloatArray, bounds: tuple[float, float], group: IntArray
+) -> tuple[bool, bool, int, float]:
+    """Return what is lowest for the group whose unit is more likely wrong; `watts` are `level` where there are none."""
+    middle, middle_w = float(np.median(level[group])), float(np.median(watts[group]))
+    least_w, most_w = bounds if watts is level else PLAUSIBLE["train_j"][1:]
+    far = abs(float(np.log(middle / np.sqrt(bounds[0] * bounds[1]))))
+    return bounds[0] <= middle <= bounds[1], least_w <= middle_w <= most_w, len(group), -far
 
 
 def suspected_units(log: Log, model: Model) -> list[Verdict]:
@@ -400,6 +404,10 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
             "train_j": numbers["train_j"] / numbers["train_s"],
             "send_j": numbers["send_j"] / numbers["send_s"],
         }
+    level_w = {
+        seconds: medians(np.where(np.isfinite(per[name]), per[name], np.nan), log.device, devices)
+        for name, (_, seconds) in WATTS.items() if log.has(name)
+    }  # fmt: skip
     bytes_of = medians(numbers["bytes"], log.device, devices)
     for what, values in per.items():
         name = what
@@ -413,7 +421,7 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
         small = "milliseconds" if name.endswith("_s") else "millijoules"
         low, high = _two_groups(level)
         if len(low):
-            odd, others = sorted((high, low), key=partial(_oddity, level, least, most))
+            odd, others = sorted((high, low), key=partial(_oddity, level, level_w.get(seconds, level), (least, most)))
             ratio = float(np.median(level[odd]) / np.median(level[others]))
             guess = f"it looks like {small}" if ratio > 1 else f"the others look like {small}, or it like another unit"
             if name == "send_s" and ratio > 1 and _is_thousand(np.median(bytes_of[others]) / np.median(bytes_of[odd])):
