@@ -37,6 +37,7 @@ class Fit:
         apart: whether the rows of a group tell a column apart from those before it, (G, K).
         spread: the relative standard deviation of errors, (G,).
         rows: how many rows of a group were used, (G,).
+        inverse: of the sum of squares of the columns, each row's over what it predicts, (G, K, K).
     """
 
     values: FloatArray
@@ -45,10 +46,17 @@ class Fit:
     apart: BoolArray
     spread: FloatArray
     rows: IntArray
+    inverse: FloatArray
 
     def predict(self, x: FloatArray, group: IntArray) -> FloatArray:
         """Return x · b, (n,), of rows with columns x, (n, K), in these groups, (n,)."""
         return np.asarray((x * self.values[group]).sum(axis=1))
+
+    def leverage(self, x: FloatArray, group: IntArray) -> FloatArray:
+        """Return the variance of what is predicted of rows, beside that of the noise of a row, (n,)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            u = x * self.apart[group] / self.predict(x, group)[:, None]
+            return np.asarray(np.einsum("ni,nij,nj->n", u, self.inverse[group], u))
 
 
 def medians(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
@@ -84,7 +92,10 @@ def fit(y: FloatArray, x: FloatArray, group: IntArray, groups: int, brief: bool 
     b = np.zeros((groups, count))
     for iteration in range(BRIEF_ITERATIONS if brief else ITERATIONS):
         u = z / expected[:, None]
-        gram, right = _gram(u, weight, group, groups), _right(u, weight * y / expected, group, groups)
+        part: FloatArray = (
+            y / expected if iteration else np.ones(len(y))
+        )  # the first is without what lies far from the median
+        gram, right = _gram(u, weight, group, groups), _right(u, weight * part, group, groups)
         b = _nonnegative(gram, right, apart)
         former, expected = expected, (z * b[group]).sum(axis=1)
         expected = np.maximum(expected, np.minimum(y, middle) * 1e-3)
@@ -95,11 +106,11 @@ def fit(y: FloatArray, x: FloatArray, group: IntArray, groups: int, brief: bool 
         weight = np.minimum(1.0, most / np.maximum(np.abs(error), 1e-300))
         if len(y) and np.abs(expected / former - 1).max() < CONVERGED:
             break
-    values = b / scale
+    values, scales = b / scale, scale[:, :, None] * scale[:, None, :]
     spread = np.where(rows > apart.sum(axis=1), spread, np.nan)
     none = np.full((groups, count), np.nan)
     if brief:
-        return Fit(values, none, none, apart, spread, rows)
+        return Fit(values, none, none, apart, spread, rows, np.linalg.inv(_masked(gram, apart)) / scales)
     u, inner, pull = z / expected[:, None], np.abs(error) <= most, np.clip(error, -most, most)
     free_b = _solve(gram, right, apart)
     inverse = np.linalg.inv(_masked(_gram(u, inner.astype(float), group, groups), apart))
@@ -111,7 +122,7 @@ def fit(y: FloatArray, x: FloatArray, group: IntArray, groups: int, brief: bool 
     has = apart & (rows > apart.sum(axis=1))[:, None]
     low = np.where(has, np.clip(free_b - reach, 0, b), np.nan) / scale
     high = np.where(has, np.maximum(free_b + reach, b), np.nan) / scale
-    return Fit(values, low, high, apart, spread, rows)
+    return Fit(values, low, high, apart, spread, rows, inverse / scales)
 
 
 def _right(u: FloatArray, y: FloatArray, group: IntArray, groups: int) -> FloatArray:

@@ -22,6 +22,7 @@ MOST = {"round": 1e9, "samples": 1e15, "steps": 1e12, "batch": 1e9, "bytes": 1e1
         "train_j": 1e15, "send_j": 1e15}  # fmt: skip
 LEAST = {"train_s": 1e-9, "send_s": 1e-9, "train_j": 1e-12, "send_j": 1e-12}  # less was not measured
 MOST_ROWS = 1_000_000
+MOST_LISTED = 12  # names of columns in a message
 HINT = ", or give its name in the file with --columns, as in --columns train_s=fit_seconds"
 
 
@@ -56,10 +57,11 @@ def renamed_columns(texts: Sequence[str]) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
         known_name, is_pair, in_file = (piece.strip() for piece in part.partition("="))
-        if not (is_pair and in_file) or known_name not in (*NEEDED, *OPTIONAL) or known_name in renamed:
+        is_again = known_name in renamed or in_file.lower() in map(str.lower, renamed.values())
+        if not (is_pair and in_file) or known_name not in (*NEEDED, *OPTIONAL) or is_again:
             raise ConfigError(
-                f"--columns: got {shorten(part)}; accepted: NAME=NAME_IN_THE_FILE, each once, with one of "
-                f"{', '.join((*NEEDED, *OPTIONAL))}; correct it"
+                f"--columns: got {shorten(part)}{', a name for the second time' * is_again}; accepted: "
+                f"NAME=NAME_IN_THE_FILE, each once, with one of {', '.join((*NEEDED, *OPTIONAL))}; correct it"
             )
         renamed[known_name] = in_file
     return renamed
@@ -78,16 +80,22 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     table, _ = open_table("LOG", str(path))
     if len(table) > MOST_ROWS:
         raise ConfigError(f"{table.name}: has {len(table):,} rows; accepted: at most {MOST_ROWS:,}; cut the file")
+    notes = _looked_at(table, renamed)
     columns, unused = match(table, (*NEEDED, *OPTIONAL), renamed, HINT)
     for name in (*renamed, *NEEDED):
         if name not in columns:
+            theirs = renamed.get(name, name)
+            if theirs in table.left_out:
+                raise ConfigError(
+                    f"{table.name}, column {one_line(theirs)}: holds {one_line(table.left_out[theirs])}; accepted: "
+                    f"{'texts or numbers' if name == 'device' else 'numbers'}; convert the column"
+                )
             raise ConfigError(
                 f"{table.name}, row 1: has no column {one_line(renamed.get(name, name))}; accepted: "
                 f"{', '.join(NEEDED)}; add it{HINT}"
             )
-    notes = [f"nothing uses the columns {', '.join(map(one_line, unused[:8]))}{', …' * (len(unused) > 8)}"] * bool(
-        unused
-    )
+    if unused:
+        notes.append(f"nothing uses the columns {', '.join(map(one_line, unused[:8]))}{', …' * (len(unused) > 8)}")
     numbers = {}
     for name, most in MOST.items():
         if name in columns:
@@ -102,9 +110,17 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     for name, least in LEAST.items():
         numbers[name] = np.where(numbers[name] >= least, numbers[name], np.nan)
     numbers["batch"] = np.where(np.isnan(numbers["batch"]), by_steps, numbers["batch"])
-    for name in ("train_s", "send_s"):
-        if empty := int((~(numbers[name] > 0)).sum()):
-            notes.append(f"{empty:,} of {len(table):,} rows have no {name} above 0, and are left out of its fit")
+    for name in ("device", "edge"):
+        if name in columns and len(set(table.texts(columns[name], trim=False))) > len(set(table.texts(columns[name]))):
+            notes.append(
+                f"spaces around a name in column {one_line(columns[name])} are left out, which makes names one"
+            )
+    for name, fitted in (("train_s", "train_s"), ("send_s", "send_s"), ("bytes", "send_s")):
+        lacks = np.isnan(numbers[name]) if name == "bytes" else ~(numbers[name] > 0)
+        if empty := int(lacks.sum()):
+            above = " above 0" * (name != "bytes")
+            of = f"{empty:,} of {len(table):,} rows {'has' if empty == 1 else 'have'}"
+            notes.append(f"{of} no {name}{above}: left out of the fit of {fitted}")
     every = pd.DataFrame({"device": device, "edge": edge, **numbers})
     again = every.duplicated().to_numpy()
     if again.any():
@@ -113,9 +129,34 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
             np.flatnonzero((every == every.iloc[second]).to_numpy().sum(axis=1) == every.iloc[second].count())[0]
         )
         rows = f"row {table.row(second)} does row {table.row(first)}"
-        notes.append(f"{again.sum():,} rows repeat an earlier one, as {rows}, and count once")
+        repeat = "1 row repeats" if again.sum() == 1 else f"{again.sum():,} rows repeat"
+        notes.append(f"{repeat} an earlier one, as {rows}, and count once")
         device, edge, numbers = device[~again], edge[~again], {name: values[~again] for name, values in numbers.items()}
     return Log(devices, edges, device, edge, numbers, tuple(notes))
+
+
+def _looked_at(table: Table, renamed: Mapping[str, str]) -> list[str]:
+    """Return notes on names of columns. Raises ConfigError: one is not in the file, or says another unit."""
+    held, notes = {column.lower(): column for column in table.columns}, list[str]()
+    for name in renamed.values():
+        if name.lower() not in held and name not in table.left_out:
+            listed = ", ".join(map(one_line, table.columns[:MOST_LISTED])) + ", …" * (len(held) > MOST_LISTED)
+            raise ConfigError(
+                f"--columns: {table.name} has no column {one_line(name)}; its columns are {listed}; correct it"
+            )
+    by_theirs = {name.lower(): known for known, name in renamed.items()}
+    for lower, column in held.items():
+        known = by_theirs.get(lower, re.sub(r"_m[sj]$", lambda end: f"_{end[0][-1]}", lower))
+        is_small = known in LEAST and re.search(r"(^|_)m[sj]$|milli", lower)
+        if is_small and lower in by_theirs:
+            notes.append(f"column {one_line(column)}, used as {known}, looks like thousandths: check its unit")
+        elif is_small and known not in held and known not in renamed:
+            what, unit = ("milliseconds", "seconds") if known.endswith("_s") else ("millijoules", "joules")
+            raise ConfigError(
+                f"{table.name}, column {one_line(column)}: looks like {what}; accepted: {unit}, in a column {known}; "
+                "divide by 1,000"
+            )
+    return notes
 
 
 def _names(table: Table, column: str) -> tuple[tuple[str, ...], IntArray]:

@@ -71,19 +71,38 @@ class Model:
         return values[:, 0], values[:, 1]
 
     def predict(self, log: Log) -> dict[str, FloatArray]:
-        """Return what each row takes, by quantity, (n,)."""
+        """Return what each row takes, by quantity, (n,); joules are watts times the seconds that were measured."""
         byte_s, latency_s = self.sending(log.device, log.edge)
         predicted = {
             "train_s": self.train.predict(_computing(log), log.device),
             "send_s": byte_s * log.numbers["bytes"] + latency_s,
         }
         return predicted | {
-            name: fitted.values[log.device, 0] * predicted[WATTS[name][1]] for name, fitted in self.watts.items()
+            name: fitted.values[log.device, 0] * log.numbers[WATTS[name][1]] for name, fitted in self.watts.items()
         }
+
+    def leverage(self, log: Log, name: str) -> FloatArray:
+        """Return the variance of what is predicted of rows, beside that of the noise of a row, (n,)."""
+        if name in self.watts:
+            return self.watts[name].leverage(log.numbers[WATTS[name][1]][:, None], log.device)
+        if name == "train_s":
+            return self.train.leverage(_computing(log), log.device)
+        own = (self.send.rows > 0)[self.links.of_row]
+        send, alone = (
+            fitted.leverage(_sending_columns(log), group)
+            for fitted, group in ((self.send, self.links.of_row), (self.alone, log.device))
+        )
+        # A link without rows has the errors of two factors too, each from as many links as its edge has.
+        links = np.bincount(self.links.edge[self.send.rows > 0], minlength=len(self.edge_factor))
+        return np.where(own, send, alone + 2 / np.maximum(links, 1)[log.edge])
 
 
 def _computing(log: Log) -> FloatArray:
     return np.stack([log.numbers["samples"], log.numbers["steps"], np.ones(len(log))], axis=-1)
+
+
+def _sending_columns(log: Log) -> FloatArray:
+    return np.stack([log.numbers["bytes"], np.ones(len(log))], axis=-1)
 
 
 def fit_model(log: Log, links: Routes) -> Model:
@@ -121,7 +140,7 @@ def _sending(log: Log, links: Routes, left_out: BoolArray | None) -> tuple[Fit, 
     """Return `SENDING` of links and of devices alone, and the factors of devices and of edges (`Model`)."""
     brief, devices, edges = left_out is not None, len(log.devices), max(len(log.edges), 1)
     y = log.numbers["send_s"] if left_out is None else np.where(left_out, np.nan, log.numbers["send_s"])
-    x = np.stack([log.numbers["bytes"], np.ones(len(log))], axis=-1)
+    x = _sending_columns(log)
     alone = fit(y, x, log.device, devices, brief)
     if not log.edges:
         return alone, alone, np.where(alone.rows > 0, 1.0, np.nan), np.ones(1)

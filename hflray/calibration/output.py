@@ -30,9 +30,11 @@ LINK = ("mbps", "latency_s")
 NO_EDGE = "edge"  # the name of the only edge of a log without edges
 LEAST_SAMPLE_S = 1e-12
 LEAST_BYTE_S = 8e-12  # of a link whose seconds do not grow with its bytes: 1 Tbit/s
+BITS_PER_HZ = 4.0  # of the fastest link: any bandwidth is right that reaches the rates, as measured access takes these
+MOST_W, MOST_LATENCY_S = 1e6, 1e6  # that the tables of a fleet accept
 MOST_LINKS = 1_000_000  # rows of links.csv
 SHOWN_ROWS, SHOWN_POINTS = 200, 1500  # of a table, and of a chart of the page
-WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 64, 44  # of a chart, px
+WIDTH, HEIGHT, LEFT, BELOW, RIGHT = 560, 300, 64, 44, 24  # of a chart, px
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,11 @@ class Calibration:
     def answer(self) -> str:
         """The worst answer of all verdicts."""
         return overall(self.verdicts)
+
+    @property
+    def size(self) -> str:
+        """How many rows and devices the log has, in words."""
+        return f"{_counted(len(self.log), 'row')} of {_counted(len(self.log.devices), 'device')}"
 
     @property
     def lacking(self) -> list[str]:
@@ -85,9 +92,8 @@ def _notes(made: Calibration) -> list[str]:
     few = np.bincount(log.device, minlength=len(log.devices)) < LEAST_ROWS
     named = [one_line(log.devices[n]) for n in np.flatnonzero(few)[:3]]
     if named:
-        notes.append(
-            f"{few.sum():,} of {len(few):,} devices, such as {', '.join(named)}, have under {LEAST_ROWS} rows: untested"
-        )
+        whose = f"{few.sum():,} of {_counted(len(few), 'device')}, such as {', '.join(named)},"
+        notes.append(f"{whose} {'has' if few.sum() == 1 else 'have'} under {LEAST_ROWS} rows: untested")
     reasons = {
         "step_s": "its batch is constant, so that steps and samples are collinear",
         "fixed_s": "its work is constant", "seconds_per_sample": "it has no samples",
@@ -96,14 +102,16 @@ def _notes(made: Calibration) -> list[str]:
     for fitted, names in ((model.train, COMPUTING), (model.send, SENDING)):
         for k, name in enumerate(names):
             blind = (fitted.rows > 0) & ~fitted.apart[:, k]
-            if name in reasons and blind.any():
+            if name == "step_s" and not log.has("steps"):
+                notes.append("step_s is 0 and not tested: the log's steps are all 0")
+            elif name in reasons and blind.any():
                 whose = "device" if fitted is model.train else "device and edge"
                 text = f"{name} is 0 and not tested for {blind.sum():,} of {len(blind):,} ({whose})"
                 notes.append(f"{text}: {reasons[name]}, or it has too few rows")
     steady = int(((model.send.values[:, 0] <= LEAST_BYTE_S) & (model.send.rows > 0)).sum())
     if steady:
         notes.append(
-            f"send_s of {steady:,} links does not grow with bytes; their mbps is 1 Tbit/s, all else is latency"
+            f"send_s of {_counted(steady, 'link')} does not grow with bytes; the mbps is 1 Tbit/s, all else is latency"
         )
     whole = made.log.numbers["train_s"]
     whole = whole[np.isfinite(whole)]
@@ -113,11 +121,12 @@ def _notes(made: Calibration) -> list[str]:
     if links:
         leaves_out = len(log.devices) * len(log.edges) > MOST_LINKS
         says = "leaves them out" if leaves_out else "says what their devices and edges take beside others"
-        notes.append(f"{links:,} links have no row; links.csv {says}")
+        notes.append(f"{_counted(links, 'link')} without a row; links.csv {says}")
     fits = {"train_s": model.train, "send_s": model.alone, **model.watts}
     for name, fitted in fits.items():
         if empty := int((fitted.rows == 0).sum()):
-            notes.append(f"{empty:,} of {len(few):,} devices have no {name}: the tables say the median of the others")
+            of = f"{empty:,} of {_counted(len(few), 'device')} {'has' if empty == 1 else 'have'}"
+            notes.append(f"{of} no {name}: the tables say the median of the others")
     for column in made.lacking:
         joules = next(name for name, (watts, _) in WATTS.items() if watts == column)
         notes.append(
@@ -130,7 +139,10 @@ def _notes(made: Calibration) -> list[str]:
 def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     """Write all files into a folder and return their paths; `source` is the name of the log."""
     log, model = made.log, made.model
-    watts = {WATTS[name][0]: _filled(fitted.values[:, 0], fitted.rows) for name, fitted in model.watts.items()}
+    watts = {
+        WATTS[name][0]: np.minimum(_filled(fitted.values[:, 0], fitted.rows), MOST_W)
+        for name, fitted in model.watts.items()
+    }
     watts |= {column: np.full(len(log.devices), value) for column, value in made.given_w.items()}
     order = [COMPUTING.index(name) for name in ("fixed_s", "step_s", "seconds_per_sample")]
     computing = {COMPUTING[k]: _filled(model.train.values[:, k], model.train.rows) for k in order}
@@ -141,21 +153,26 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
     if len(log.devices) * len(edges) <= MOST_LINKS:
         device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
     byte_s, latency_s = (_filled(values, np.isfinite(values)) for values in model.sending(device, edge))
+    mbps = 8e-6 / np.maximum(byte_s, LEAST_BYTE_S)
     texts = {
         "devices.csv": _csv(["device", *computing, *watts], log.devices, *computing.values(), *watts.values()),
-        "edges.csv": _csv(["edge"], edges),
+        "edges.csv": _csv(["edge", "bandwidth_mhz"], edges, np.full(len(edges), mbps.max() / BITS_PER_HZ)),
         "links.csv": _csv(
             ["device", "edge", "mbps", "latency_s"],
             [log.devices[n] for n in device],
             [edges[m] for m in edge],
-            8e-6 / np.maximum(byte_s, LEAST_BYTE_S),
-            latency_s,
+            mbps,
+            np.minimum(latency_s, MOST_LATENCY_S),
         ),
         "calibration.json": json.dumps(_content(made, source), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
         "sweep.yaml": _sweep(made),
         "index.html": _page(made, source),
     }
     return [write(folder / name, texts[name]) for name in FILES]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _filled(values: FloatArray, rows: IntArray | BoolArray) -> FloatArray:
@@ -194,7 +211,10 @@ def _content(made: Calibration, source: str) -> dict[str, Any]:
     ]
     edges = log.edges or (NO_EDGE,)
     sending = _as_rates(model.send)
-    verdicts = [verdict._asdict().items() for verdict in made.verdicts]
+    verdicts = [
+        (verdict._asdict() | {"devices": [log.devices[n] for n in verdict.devices]}).items()
+        for verdict in made.verdicts
+    ]
     return {
         "hflray": __version__, "log": source, "rows": len(log), "answer": made.answer,
         "verdicts": [{k: _number(v) if isinstance(v, float) else v for k, v in items} for items in verdicts],
@@ -293,9 +313,13 @@ def _cell(fitted: Fit, n: int, k: int) -> str:
 def _page(made: Calibration, source: str) -> str:
     environment = Environment(loader=PackageLoader("hflray.calibration", "."), autoescape=True,
                               undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    named = {n for verdict in made.verdicts for n in verdict.devices}
+    of_rows = (range(len(made.log.devices)), made.model.links.device)
+    marks = [{at for at, n in enumerate(devices) if n in named} for devices in of_rows]
+    constants = list(zip(constant_tables(made, SHOWN_ROWS), marks, strict=True))
     return environment.get_template("page.html").render(
-        source=source, made=made, verdicts=verdict_table(made), constants=constant_tables(made, SHOWN_ROWS),
-        charts=_charts(made), width=WIDTH, height=HEIGHT, left=LEFT, below=BELOW,
+        source=source, made=made, verdicts=verdict_table(made), constants=constants,
+        charts=_charts(made), width=WIDTH, height=HEIGHT, left=LEFT, below=BELOW, right=RIGHT,
         style=(files("hflray.report") / "page.css").read_text(encoding="utf-8"),
     )  # fmt: skip
 
@@ -314,12 +338,13 @@ def _charts(made: Calibration) -> list[dict[str, Any]]:
         at = np.unique(np.round(np.linspace(rounds.min(), max(rounds.max(), rounds.min() + 1), 5)))
         parts = [(v, f"{v:+.0%}") for v in (-1.0, -0.5, -0.1, 0.1, 0.5, 1.0)]
         diagonal, level = [(tens[n][0], tens[n][0]) for n in (0, -1)], [(at[0], 0.0), (at[-1], 0.0)]
-        beside = np.clip(10 ** (y - x) - 1, -1, 1)
+        residual = 10 ** (y - x) - 1
+        titles = [f"{label}: {part:+.0%}" for label, part in zip(labels, residual, strict=True)]
         drawn += [
             _chart(f"{name}: measured against predicted", f"predicted {unit}", f"measured {unit}",
-                   (x, y), (tens, tens), diagonal, labels),
+                   (x, y), (tens, tens), diagonal, titles),
             _chart(f"{name}: residuals over rounds", "round", "measured / predicted − 1",
-                   (rounds, beside), ([(v, f"{v:g}") for v in at], parts), level, labels),
+                   (rounds, residual), ([(v, f"{v:g}") for v in at], parts), level, titles),
         ]  # fmt: skip
     return drawn
 
@@ -329,15 +354,16 @@ def _chart(
     ticks: tuple[list[tuple[float, str]], list[tuple[float, str]]], line: list[tuple[float, float]], labels: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return a chart whose places are pixels; its ends are the first and the last tick of each axis."""
-    begins, sizes = (LEFT, HEIGHT - BELOW), (WIDTH - LEFT - 12, 12 + BELOW - HEIGHT)
+    begins, sizes = (LEFT, HEIGHT - BELOW), (WIDTH - LEFT - RIGHT, 12 + BELOW - HEIGHT)
 
     def place(value: float, axis: int) -> float:
         first, last = ticks[axis][0][0], ticks[axis][-1][0]
-        return round(begins[axis] + float((value - first) / (last - first)) * sizes[axis], 1)
+        return round(begins[axis] + float((min(value, last) - first) / (last - first)) * sizes[axis], 1)
 
     return {
         "title": title, "x_label": x_label, "y_label": y_label,
-        "points": [(place(a, 0), place(b, 1), label) for a, b, label in zip(*points, labels, strict=True)],
+        "points": [(place(a, 0), place(b, 1), label, b > ticks[1][-1][0])
+                   for a, b, label in zip(*points, labels, strict=True)],
         "x_ticks": [(place(v, 0), text) for v, text in ticks[0]],
         "y_ticks": [(place(v, 1), text) for v, text in ticks[1]],
         "line": [place(v, axis) for point in line for axis, v in enumerate(point)],

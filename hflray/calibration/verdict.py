@@ -2,20 +2,22 @@
 
 Of each device the last quarter of its rounds is held out (*later rounds*), one of its edges (*unseen edges*), and in
 turn each third of its batch sizes and of its numbers of steps (*unseen batch or steps*). A verdict is "fits" if the
-median relative error is at most 10 % and the ranks of configurations correlate by 0.9 or more. Ranks count where
-configurations differ by more than noise. Residuals over rounds only say why, and find two regimes.
+median relative error is at most 10 % beside the noise of rows, this noise itself has a median of at most 10 %, and the
+ranks of configurations correlate by 0.9 or more. Ranks count where configurations differ by more than noise. Residuals
+over rounds find drift, two regimes, outliers, and single devices that the constants do not describe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import bdtrc, stdtrit
 
-from hflray.calibration.fit import medians
+from hflray.calibration.fit import Fit, medians
 from hflray.calibration.log import Log
 from hflray.calibration.model import WATTS, Model, without
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
@@ -27,11 +29,20 @@ MOST_ERROR, LEAST_RANK = 0.1, 0.9
 LEAST_ROWS, LEAST_ROUNDS = 8, 4  # of a device that is tested
 LEAST_CONFIGURATIONS = 4  # for ranks
 ALIKE_PART = 0.035  # the least noise of a configuration: two that differ by 5 % may change places
-DRAWS, MOST_DRAWN = 100, 1000  # of noise on how many configurations, which say whether ranks can reach `LEAST_RANK`
+MEDIAN = 0.6745  # of the sizes of normal errors, in standard deviations
+CHANCE, LEVEL = 2.33, 0.01  # what noise makes of good rows in 1 of 100 cases: normal quantile, and level
+MEDIAN_CHANCE = 1.17  # relative standard deviation of such a median, times the root of the number of rows
+LEAST_SIGNS = 7  # rows, of which the half that is off can be told from chance
+MOST_LEVERAGE = 4.0  # a prediction from few rows counts less, down to this
+MOST_OWN_ERROR, LEAST_OWN_ROWS = 0.25, 16  # the median residual of one device; and how many held-out rows judge it
+LEAST_TESTED = 0.5  # part of the devices on which an answer rests
+DRAWS, MOST_DRAWN = 200, 1000  # of noise on how many configurations, which say whether ranks can reach `LEAST_RANK`
 OFF, MOST_OFF = 0.5, 0.1  # a relative error that makes a row an outlier, and the part of such rows that is accepted
-LEAST_DRIFT, DRIFT_LEVEL = np.log(1.2), 0.01  # over all rounds, on logarithms; and the level over all devices
+USUAL_OFF, REGIME_LEVEL = 0.05, 0.01  # a part of outliers, which are no regime, and the level over all devices
+LEAST_DRIFT, DRIFT_LEVEL = np.log(1.2), 0.003  # over all rounds, on logarithms; and the level over all devices
+MOST_PULL = 2.0  # of one row's logarithm on drift
 REGIME_ROWS, LEAST_PART, LEAST_RATIO, LEAST_GAP = 16, 0.15, np.log(1.3), 5.0  # the gap in spreads of a regime
-THOUSAND, ALIKE = (500.0, 2000.0), 30.0  # ratios that look like a unit; the most ratio among the other devices
+THOUSAND, ALIKE = (300.0, 3000.0), 30.0  # ratios that look like a unit; the most ratio among devices of one unit
 # What a log's medians lie between unless a unit is wrong. 4e-4 s a byte are 20 kbit/s.
 PLAUSIBLE = {
     "train_s": ("s a step", 1e-8, 60.0), "send_s": ("s a byte", 8e-12, 4e-4),
@@ -50,6 +61,7 @@ class Verdict(NamedTuple):
         median_error: of the held-out rows; NaN if there is none.
         rank: Spearman's correlation of configurations; NaN if they do not differ by more than noise.
         rows: how many were held out and predicted.
+        devices: the places of the devices that the reason names.
     """
 
     kind: str
@@ -59,6 +71,7 @@ class Verdict(NamedTuple):
     median_error: float = np.nan
     rank: float = np.nan
     rows: int = 0
+    devices: tuple[int, ...] = ()
 
 
 def overall(verdicts: Iterable[Verdict]) -> str:
@@ -78,6 +91,7 @@ def judge(log: Log, model: Model) -> list[Verdict]:
         (WORK, _thirds(log), [name for name in present if name.startswith("train")]),
     ):
         errors = {name: np.full(len(log), np.nan) for name in quantities}
+        beside = {name: np.ones(len(log)) for name in quantities}
         for mask in masks:
             if not mask.any():
                 continue
@@ -87,37 +101,65 @@ def judge(log: Log, model: Model) -> list[Verdict]:
                     use = mask & _predictable(kind, name, log, model, rest)
                     with np.errstate(divide="ignore", invalid="ignore"):
                         errors[name][use] = (values / log.numbers[name] - 1)[use]
+                        leverage = np.nan_to_num(rest.leverage(log, name), nan=MOST_LEVERAGE)
+                    beside[name][use] = np.sqrt(1 + np.minimum(leverage, MOST_LEVERAGE))[use]
         for name in quantities:
             error = np.where(np.isfinite(errors[name]), errors[name], np.nan)
-            why = _why_not(kind, log)
-            reasons = _residual_reasons(log, name, predicted[name], error) if kind == LATER and name[-1] == "s" else []
-            verdicts.append(_verdict(kind, name, log, model, error, reasons, why))
+            found = _residual_reasons(log, model, name, predicted[name], error) if kind == LATER else []
+            verdicts.append(_verdict(kind, name, log, model, error, beside[name], found))
     return verdicts
 
 
-def _verdict(kind: str, name: str, log: Log, model: Model, error: FloatArray, reasons: list[str], why: str) -> Verdict:
+class _Reason(NamedTuple):
+    text: str
+    devices: tuple[int, ...] = ()
+
+
+def _verdict(
+    kind: str, name: str, log: Log, model: Model, error: FloatArray, beside: FloatArray, found: list[_Reason]
+) -> Verdict:
+    """Return a verdict; `beside` is the spread of each row's error beside that of its noise."""
     tested = np.flatnonzero(np.isfinite(error))
     few = _counts(log).max() < LEAST_ROWS
     if not len(tested):
-        return Verdict(kind, name, DOES_NOT if kind == LATER and few else NOT, why)
-    size = np.abs(error[tested])
-    middle, spread = float(np.median(size)), _spread(name, model)
-    rank = _rank(log, name, tested[size <= OFF], error, spread)
-    off = float((size > OFF).mean())
-    if off > MOST_OFF:
-        reasons = [*reasons, f"outliers: {off:.0%} of the rows are off by more than half"]
-    if middle > MOST_ERROR:
-        form = f"rows scatter by {spread:.0%}" if spread * 0.6745 > MOST_ERROR else "the constants do not hold there"
-        reasons = reasons or [form]
+        return Verdict(kind, name, DOES_NOT if kind == LATER and few else NOT, _why_not(kind, log))
+    size, own = np.abs(error), np.abs(error) / beside
+    middle, spread = float(np.median(size[tested])), _spread(name, model)
+    rank = _rank(log, name, tested[size[tested] <= OFF], error, spread * float(np.median(beside[tested])))
+    beyond = int((own[tested] > np.hypot(MOST_ERROR, MEDIAN * spread)).sum())
+    count = np.bincount(log.device[tested], minlength=len(log.devices))
+    far = np.where((count >= LEAST_OWN_ROWS) & (kind != EDGES), medians(own, log.device, len(log.devices)), np.nan)
+    far[~(far > OFF)] = np.nan
+    found = found or _named(log.devices, far, lambda n: f"half of its rows are off by {far[n]:.0%}", "constants")
+    if spread * MEDIAN > MOST_ERROR * (1 + CHANCE * MEDIAN_CHANCE / np.sqrt(_free(name, model))):
+        found = found or [_Reason(f"rows scatter by {spread:.0%}")]
+    elif beyond and bdtrc(beyond - 1, len(tested), 0.5) < LEVEL:
+        found = found or [_Reason("the constants do not hold there")]
     if rank < LEAST_RANK:
-        reasons = [*reasons, "the order of configurations is another one"]
-    bad = bool(reasons)
-    return Verdict(kind, name, DOES_NOT if bad else FITS, "; ".join(reasons), middle, rank, len(tested))
+        found = [*found, _Reason("the order of configurations is another one")]
+    has_rows = np.bincount(log.device, np.isfinite(log.numbers[name]), len(log.devices)) > 0
+    reason, answer = "; ".join(each.text for each in found), DOES_NOT if found else FITS
+    if not found and (count > 0).sum() < LEAST_TESTED * has_rows.sum():
+        reason, answer = f"{(count > 0).sum():,} of {has_rows.sum():,} devices have rows that can be held out", NOT
+    elif not found and len(tested) < LEAST_SIGNS and np.median(own[tested]) > MOST_ERROR:
+        reason, answer = f"{len(tested)} rows are too few to tell their errors from chance", NOT
+    named = tuple(sorted({n for each in found for n in each.devices}))
+    return Verdict(kind, name, answer, reason, middle, rank, len(tested), named)
+
+
+def _fit_of(name: str, model: Model) -> Fit:
+    return model.watts.get(name, model.train if name == "train_s" else model.send)
+
+
+def _free(name: str, model: Model) -> int:
+    """Return by how many rows groups have more of them than constants, at least 1."""
+    fitted = _fit_of(name, model)
+    return max(1, int(np.maximum(fitted.rows - fitted.apart.sum(axis=1), 0).sum()))
 
 
 def _spread(name: str, model: Model) -> float:
     """Return the usual relative standard deviation of rows, 0 if no group has more rows than constants."""
-    fitted = model.watts.get(name, model.train if name == "train_s" else model.send)
+    fitted = _fit_of(name, model)
     spreads = fitted.spread[np.isfinite(fitted.spread)]
     return float(np.median(spreads)) if len(spreads) else 0.0
 
@@ -203,34 +245,73 @@ def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: floa
     noise = np.random.default_rng(0).standard_normal((DRAWS, len(drawn_from)))
     noise *= np.maximum(min(spread, 1.0) / np.sqrt(count), ALIKE_PART)
     drawn = [pd.Series(predicted * np.exp(errors)).rank().corr(pd.Series(predicted).rank()) for errors in noise]
-    return rank if np.quantile(drawn, 0.05) >= LEAST_RANK else float("nan")
+    return rank if np.quantile(drawn, 0.01) >= LEAST_RANK else float("nan")
 
 
-def _residual_reasons(log: Log, name: str, predicted: FloatArray, error: FloatArray) -> list[str]:
-    """Return what residuals over rounds show: drift of devices whose later rounds are off, and two regimes."""
+def _residual_reasons(log: Log, model: Model, name: str, predicted: FloatArray, error: FloatArray) -> list[_Reason]:
+    """Return what residuals of all rows show: drift, two regimes, outliers, and devices whose rows scatter."""
     with np.errstate(divide="ignore", invalid="ignore"):
         residual = np.log(log.numbers[name] / predicted)
     use = np.isfinite(residual)
-    device, residual, rounds = log.device[use], residual[use], log.numbers["round"][use]
-    late = medians(np.abs(error), log.device, len(log.devices))
-    drift = np.where(late > MOST_ERROR, _drifts(residual, rounds, device, len(log.devices)), np.nan)
-    ratio, part = _regimes(residual, device, len(log.devices))
-    return [
-        *_named(log, drift, lambda n: f"{name} {'rises' if drift[n] > 0 else 'falls'} to {np.exp(drift[n]):.0%} over "
-                "its rounds", "drift"),
-        *_named(log, ratio, lambda n: f"{part[n]:.0%} of its rows take {np.exp(ratio[n]):,.1f} times as long"
-                + " (some look like milliseconds)" * _is_thousand(np.exp(ratio[n])), "two regimes"),
+    device, residual, devices = log.device[use], residual[use], len(log.devices)
+    ratio, part = _regimes(residual, device, devices)
+    size = np.abs(np.expm1(-residual))
+    off, chance = float((size > OFF).mean()), CHANCE * np.sqrt(MOST_OFF * (1 - MOST_OFF) / max(len(size), 1))
+    own = np.where(np.bincount(device, minlength=devices) >= LEAST_OWN_ROWS, medians(size, device, devices), np.nan)
+    own[~(own > MOST_OWN_ERROR)] = np.nan
+    longer, small = ("much", "millijoules") if name in WATTS else ("long", "milliseconds")
+    thousand = f" (some look like {small})"
+    known = [
+        *_drift_reason(log, model, name, residual, use, error),
+        *_named(log.devices, ratio, lambda n: f"{part[n]:.0%} of its rows take {np.exp(ratio[n]):,.1f} times as "
+                f"{longer}" + thousand * _is_thousand(np.exp(ratio[n])), "two regimes"),
     ]  # fmt: skip
+    own[[n for each in known for n in each.devices]] = np.nan
+    return [
+        *known,
+        *[_Reason(f"outliers: {off:.0%} of the rows are off by more than half")] * int(off > MOST_OFF + chance),
+        *_named(log.devices, own, lambda n: f"half of its rows are off by {own[n]:.0%} and more", "scatter"),
+    ]
 
 
-def _named(log: Log, values: FloatArray, text: Callable[[int], str], reason: str) -> list[str]:
+def _drift_reason(
+    log: Log, model: Model, name: str, residual: FloatArray, use: BoolArray, error: FloatArray
+) -> list[_Reason]:
+    """Return the drift of devices, edges or links whose later rounds are off, whichever the fewest of them explain."""
+    groups: list[tuple[str, Sequence[str], IntArray, IntArray]] = [
+        ("device", log.devices, log.device, np.arange(len(log.devices)))
+    ]
+    if name == "send_s" and len(log.edges) > 1:
+        links = model.links
+        pairs = [f"{log.devices[n]} – {log.edges[m]}" for n, m in zip(links.device, links.edge, strict=True)]
+        groups += [("edge", log.edges, log.edge, np.array([], int)), ("link", pairs, links.of_row, links.device)]
+    found = list[tuple[int, float, list[_Reason]]]()
+    for noun, names, of_row, of_device in groups:
+        late = medians(np.abs(error), of_row, len(names)) > MOST_ERROR
+        drift = np.where(late, _drifts(residual, log.numbers["round"][use], of_row[use], len(names)), np.nan)
+        what = WATTS[name][0] if name in WATTS else name
+        reasons = _named(names, drift, partial(_drift_text, what, drift), "drift", noun, of_device)
+        if reasons:
+            found.append((int(np.isfinite(drift).sum()), -float(np.nanmax(np.abs(drift))), reasons))
+    return min(found)[2] if found else []
+
+
+def _drift_text(what: str, drift: FloatArray, n: int) -> str:
+    return f"{what} {'rises' if drift[n] > 0 else 'falls'} to {np.exp(drift[n]):.0%} over its rounds"
+
+
+def _named(
+    names: Sequence[str], values: FloatArray, text: Callable[[int], str], reason: str, noun: str = "device",
+    of_device: IntArray | None = None,
+) -> list[_Reason]:  # fmt: skip
     """Return a reason that names the worst device and counts all whose value is finite, if there are any."""
     places = np.flatnonzero(np.isfinite(values))
     if not len(places):
         return []
     worst = int(places[np.argmax(np.abs(values[places]))])
-    several = f"{len(places)} of {len(log.devices)} devices, such as " if len(places) > 1 else "device "
-    return [f"{reason} of {several}{one_line(log.devices[worst])} ({text(worst)})"]
+    several = f"{len(places)} of {len(names)} {noun}s, such as " if len(places) > 1 else f"{noun} "
+    marked = places if of_device is None else of_device[places] if len(of_device) else of_device
+    return [_Reason(f"{reason} of {several}{one_line(names[worst])} ({text(worst)})", tuple(map(int, marked)))]
 
 
 def _is_thousand(ratio: float) -> bool:
@@ -239,7 +320,8 @@ def _is_thousand(ratio: float) -> bool:
 
 def _drifts(residual: FloatArray, rounds: FloatArray, device: IntArray, devices: int) -> FloatArray:
     """Return by how much residuals change over a device's rounds; NaN: not by enough, or not beyond chance."""
-    frame = pd.DataFrame({"x": rounds, "y": residual, "device": device})
+    y = residual - medians(residual, device, devices)[device]
+    frame = pd.DataFrame({"x": rounds, "y": np.clip(y, -MOST_PULL, MOST_PULL), "device": device})
     grouped = frame.groupby("device")
     centred = frame[["x", "y"]] - grouped[["x", "y"]].transform("mean")
     count = np.bincount(device, minlength=devices)
@@ -259,7 +341,7 @@ def _drifts(residual: FloatArray, rounds: FloatArray, device: IntArray, devices:
 def _regimes(residual: FloatArray, device: IntArray, devices: int) -> tuple[FloatArray, FloatArray]:
     """Return how far two groups of a device's residuals lie apart, and the part of the higher; NaN: it has one group.
 
-    The groups are those of least squares (Otsu's threshold).
+    The groups are those of least squares (Otsu's threshold), and the smaller has more rows than outliers would.
     """
     order = np.lexsort((residual, device))
     y, device = residual[order], device[order]
@@ -278,10 +360,38 @@ def _regimes(residual: FloatArray, device: IntArray, devices: int) -> tuple[Floa
     at, of = best.to_numpy(), best.index.to_numpy()
     part, spread = high[at] / n[at], np.sqrt(np.maximum(within[at], 0) / n[at])
     two = (n[at] >= REGIME_ROWS) & (np.minimum(part, 1 - part) >= LEAST_PART)
+    fewer = np.minimum(high[at], low[at])
+    two &= bdtrc(fewer - 1, n[at], USUAL_OFF) < REGIME_LEVEL / max(devices, 1)
     two &= (gap[at] >= LEAST_RATIO) & (gap[at] >= LEAST_GAP * spread)
     ratios, parts = np.full(devices, np.nan), np.full(devices, np.nan)
     ratios[of[two]], parts[of[two]] = gap[at][two], part[two]
     return ratios, parts
+
+
+def _two_groups(level: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return the devices of two groups whose levels are alike within each and lie about 1,000 apart, or nobody."""
+    here = np.flatnonzero(np.isfinite(level))
+    order = here[np.argsort(level[here])]
+    gaps = np.append(0.0, np.diff(np.log(level[order])))
+    low, high = np.split(order, [int(np.argmax(gaps))])  # in the order of levels
+    if (
+        not len(low)
+        or gaps.max() < np.log(ALIKE)
+        or not _is_thousand(np.median(level[high]) / np.median(level[low]))
+        or any(level[group[-1]] > ALIKE * level[group[0]] for group in (low, high))
+    ):
+        return here[:0], here[:0]
+    return low, high
+
+
+def _oddity(
+    level: FloatArray, watts: FloatArray, bounds: tuple[float, float], group: IntArray
+) -> tuple[bool, bool, int, float]:
+    """Return what is lowest for the group whose unit is more likely wrong; `watts` are `level` where there are none."""
+    middle, middle_w = float(np.median(level[group])), float(np.median(watts[group]))
+    least_w, most_w = bounds if watts is level else PLAUSIBLE["train_j"][1:]
+    far = abs(float(np.log(middle / np.sqrt(bounds[0] * bounds[1]))))
+    return bounds[0] <= middle <= bounds[1], least_w <= middle_w <= most_w, len(group), -far
 
 
 def suspected_units(log: Log, model: Model) -> list[Verdict]:
@@ -294,28 +404,36 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
             "train_j": numbers["train_j"] / numbers["train_s"],
             "send_j": numbers["send_j"] / numbers["send_s"],
         }
+    level_w = {
+        seconds: medians(np.where(np.isfinite(per[name]), per[name], np.nan), log.device, devices)
+        for name, (_, seconds) in WATTS.items() if log.has(name)
+    }  # fmt: skip
     bytes_of = medians(numbers["bytes"], log.device, devices)
-    for name, values in per.items():
+    for what, values in per.items():
+        name = what
         level = medians(np.where((values > 0) & np.isfinite(values), values, np.nan), log.device, devices)
         levels = np.sort(level[np.isfinite(level)])
-        if not len(levels) or (name in WATTS and WATTS[name][1] in verdicts):
+        seconds = WATTS[name][1] if name in WATTS else name
+        if not len(levels) or seconds in verdicts:
             continue
         unit, least, most = PLAUSIBLE[name]
         middle = levels[(len(levels) - 1) // 2]
-        ratio = level / middle
-        odd = np.flatnonzero([_is_thousand(times) or _is_thousand(1 / times) for times in ratio])
-        alike = levels[(levels > middle / THOUSAND[0]) & (levels < middle * THOUSAND[0])]
         small = "milliseconds" if name.endswith("_s") else "millijoules"
-        if len(odd) and 2 * len(odd) <= len(levels) and alike.max() / alike.min() < ALIKE:
-            n = int(odd[0])
-            guess = (
-                f"it looks like {small}" if ratio[n] > 1 else f"the others look like {small}, or it like another unit"
-            )
-            if name == "send_s" and _is_thousand(np.nanmedian(np.delete(bytes_of, n)) / bytes_of[n]):
+        low, high = _two_groups(level)
+        if len(low):
+            odd, others = sorted((high, low), key=partial(_oddity, level, level_w.get(seconds, level), (least, most)))
+            ratio = float(np.median(level[odd]) / np.median(level[others]))
+            guess = f"it looks like {small}" if ratio > 1 else f"the others look like {small}, or it like another unit"
+            if name == "send_s" and ratio > 1 and _is_thousand(np.median(bytes_of[others]) / np.median(bytes_of[odd])):
                 guess = "its bytes look like kilobytes"
-            device = one_line(log.devices[n])
-            text = f"{name} of device {device} is {ratio[n]:,.3g} times what the others take: {guess}"
-            verdicts[name] = Verdict(UNITS, name, DOES_NOT, text)
+            if name in WATTS and ratio < 1:
+                guess, name = f"its {seconds} looks like milliseconds", seconds
+            whose = ", ".join(one_line(log.devices[n]) for n in sorted(odd)[:3]) + f" and {len(odd) - 3} more" * (
+                len(odd) > 3
+            )
+            whose = f"device{'s' * (len(odd) > 1)} {whose}"
+            text = f"{what} of {whose} is {ratio:,.3g} times what the others take: {guess}"
+            verdicts[name] = Verdict(UNITS, name, DOES_NOT, text, devices=tuple(map(int, sorted(odd))))
         elif not least <= middle <= most:
             guess = f"{name} looks like {small}" if (middle > most) else f"{name} looks like another unit"
             if name in WATTS and middle < least:

@@ -81,7 +81,7 @@ def calibrate(
     for table in (*constant_tables(made, SHOWN), verdict_table(made)):
         console.print(table)
     say_notes(console, made.notes, NOTES)
-    say(console, f"{made.answer}: {len(made.log):,} rows of {len(made.log.devices):,} devices")
+    say(console, f"{made.answer}: {made.size}")
     for path in written:
         say(console, f"  {path}")
     if made.answer != FITS:

@@ -284,6 +284,14 @@ def read_parquet(content: bytes, leave_out: bool = False) -> pyarrow.Table:
     return table.replace_schema_metadata(None)
 
 
+def parquet_types(content: bytes) -> list[tuple[str, str]]:
+    """Return names and types, as texts, of the columns of a table that `read_parquet` has read."""
+    import pyarrow
+    from pyarrow import parquet
+
+    return [(field.name, str(field.type)) for field in parquet.read_schema(pyarrow.BufferReader(content))]
+
+
 def _check_table(metadata: Any, schema: Any) -> None:
     """Raise UnfitError for a table with other columns than `read_parquet` accepts, or with too much in them.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hflray.errors import ConfigError
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.reader import read_bytes, read_parquet
+from hflray.support.reader import parquet_types, read_bytes, read_parquet
 from hflray.support.text import one_line
 
 SUFFIXES = (".csv", ".parquet")
@@ -59,15 +59,19 @@ class Table:
             return row + 1
         return self._filled_lines[row + 1] if row + 1 < len(self._filled_lines) else row + 2
 
-    def texts(self, column: str) -> list[str]:
-        """Return the texts of a column; a number becomes its shortest text. An empty cell is an empty text."""
+    def texts(self, column: str, trim: bool = True) -> list[str]:
+        """Return the texts of a column, without spaces around them; a number becomes its shortest text.
+
+        An empty cell is an empty text.
+        """
         import pyarrow.compute as pc
 
         values = self._table[column]
         if not _is_text(values):
             return ["" if value is None else str(value) for value in values.to_pylist()]
-        trimmed: list[str] = pc.utf8_trim_whitespace(pc.fill_null(values.cast("string"), "")).to_pylist()
-        return trimmed
+        values = pc.fill_null(values.cast("string"), "")
+        texts: list[str] = (pc.utf8_trim_whitespace(values) if trim else values).to_pylist()
+        return texts
 
     def indices(self, column: str, names: Sequence[str], nobody: str) -> IntArray:
         """Return the place among `names` of each text of a column.
@@ -212,10 +216,12 @@ class Table:
         return [number for number, line in enumerate(self._lines, 1) if line.strip()]
 
     _decimal_comma = False
+    left_out: Mapping[str, str] = {}  # types of the columns of a Parquet file that hold neither numbers nor names
 
     def _of_parquet(self, content: bytes) -> Any:
         try:
             table = read_parquet(content, leave_out=True)
+            self.left_out = {name: kind for name, kind in parquet_types(content) if name not in table.column_names}
         except ValueError as error:
             raise ConfigError(f"{self.name}: is no Parquet file that can be read ({error}); write it anew") from error
         self._refuse_names(list(table.column_names))

@@ -94,7 +94,27 @@ def test_without_joules_watts_come_from_the_user_or_the_column_is_left_out_and_s
 def test_a_log_without_edges_has_one_and_its_sweep_passes_too(tmp_path, capsys) -> None:
     log = put(fleet_log().drop(columns="edge"), tmp_path)
     assert call(capsys, log, "-o", tmp_path / "new", "--compute-w", 4, "--upload-w", 1)[0] == 0
-    assert (tmp_path / "new/edges.csv").read_text() == "edge\nedge\n"
+    assert pd.read_csv(tmp_path / "new/edges.csv")["edge"].tolist() == ["edge"]
+    dry_run(tmp_path / "new/sweep.yaml")
+
+
+RATES = {  # bytes, bit/s and s of latency
+    "kilobytes": ((1000, 2000, 4000), 5e6, 0.05),
+    "1 Gbit/s": ((10**6, 10**7, 10**8), 1e9, 0.01),
+    "constant bytes": ((460_000,), 5e6, 0.05),
+    "only latency": ((1000, 2000), 1e13, 2.0),
+    "20 kbit/s beside 10 Gbit/s": ((10**5, 10**6), None, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_rates_of_any_size_give_a_sweep_that_passes_the_checks(tmp_path, capsys, case) -> None:
+    sizes, rate, latency_s = RATES[case]
+    frame, rng = fleet_log(), np.random.default_rng(0)
+    frame["bytes"] = rng.choice(sizes, len(frame))
+    rates = rate or np.where(frame["device"] % 2, 2e4, 1e10)
+    frame["send_s"] = (latency_s + 8 * frame["bytes"] / rates) * rng.lognormal(0, 0.08, len(frame))
+    call(capsys, put(frame, tmp_path), "-o", tmp_path / "new", "--compute-w", 4, "--upload-w", 1)
     dry_run(tmp_path / "new/sweep.yaml")
 
 
@@ -106,7 +126,9 @@ def test_columns_of_others_are_renamed(tmp_path, capsys) -> None:
         call(capsys, log, "-o", out, "--columns", "device=cid,round=server_round", "--columns", "train_s=fit_time")[0]
         == 0
     )
-    for wrong in ("device", "thing=x", "device=", "device=a,device=b"):
+    code, _, (line,) = call(capsys, log, "-o", tmp_path / "no", "--columns", "bytes=foo")
+    assert says(line, "log.csv has no column foo; its columns are cid, server_round, samples, steps, fit_time, bytes")
+    for wrong in ("device", "thing=x", "device=", "device=a,device=b", "train_s=a,send_s=A"):
         code, _, (line,) = call(capsys, log, "-o", tmp_path / "no", "--columns", wrong)
         assert code == 2
         assert says(line, "--columns: got", "accepted: NAME=NAME_IN_THE_FILE")
@@ -124,6 +146,10 @@ MALFORMED = {
     "empty cell": (f"{HEAD}\n{ROW}\na,2,,4,1,1000,0.5", "row 3, column samples", "is empty"),
     "no device": (f"{HEAD}\n{ROW}\n,2,64,4,1,1000,0.5", "row 3, column device", "a name of one line"),
     "cells": (f"{HEAD}\n{ROW}\na,2,64,4", "row 3: got 4 cells", "accepted: 7"),
+    "milliseconds": (
+        f"{HEAD.replace('train_s', 'train_ms')}\n{ROW}", "column train_ms: looks like milliseconds", "divide by 1,000",
+    ),
+    "millijoules": (f"{HEAD},send_mJ\n{ROW},3", "column send_mJ: looks like millijoules", "in a column send_j"),
     "twice": (f"{HEAD},Steps\n{ROW},3", "row 1", "two columns are called"),
     "no seconds": (f"{HEAD}\na,1,64,4,0,1000,0.5", "column train_s: no row has a number above 0"),
     "not UTF-8": (f"{HEAD}\né,1,64,4,1,1000,0.5".encode("latin-1"), "row 2", "UTF-8"),
@@ -178,19 +204,31 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
     again = put(pd.concat([frame, frame.iloc[[4, 5]]]), tmp_path)
     _answered(again, tmp_path / "again", capsys, "note: 2 rows repeat an earlier one, as row 122 does row 6")
     lone = put(pd.concat([frame, frame.iloc[[0]].assign(device=9)]), tmp_path)
-    _answered(lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, have under 8 rows: untested", "fits:")
+    _answered(lone, tmp_path / "lone", capsys, "note: 1 of 6 devices, such as 9, has under 8 rows: untested", "fits:")
     gaps = frame.assign(send_s=frame["send_s"].where(frame.index % 3 > 0), host="x")
     _answered(
         put(gaps, tmp_path), tmp_path / "gaps", capsys, "nothing uses the columns host", "40 of 120 rows have no send_s"
     )
-    assert (
-        _answered(put(frame.iloc[[0]], tmp_path), tmp_path / "one", capsys, "too few rows", "does not fit: 1 rows") == 1
+    one = put(frame.iloc[[0]], tmp_path)
+    facts = ("too few rows", "1 of 1 device, such as 0, has under 8 rows", "does not fit: 1 row of 1 device")
+    assert _answered(one, tmp_path / "one", capsys, *facts) == 1
+    spaced = frame.assign(
+        device=["b " if n % 2 else "b" for n in frame.index], bytes=frame["bytes"].where(frame.index > 0)
     )
+    facts = ("spaces around a name in column device are left out", "1 of 120 rows has no bytes: left out of the fit")
+    _answered(put(spaced, tmp_path), tmp_path / "spaced", capsys, *facts)
+    idle = put(frame.assign(steps=0), tmp_path)
+    _answered(idle, tmp_path / "idle", capsys, "step_s is 0 and not tested: the log's steps are all 0")
+    for column, values in (("round", pd.to_datetime(frame["round"], unit="D")), ("train_s", frame["train_s"] > 1)):
+        frame.assign(**{column: values}).to_parquet(tmp_path / "typed.parquet")
+        code, _, (line,) = call(capsys, tmp_path / "typed.parquet", "-o", tmp_path / "typed")
+        assert code == 2
+        assert says(line, f"column {column}: holds ", "accepted: numbers; convert the column")
     partly = frame.assign(train_j=frame["train_s"], send_j=frame["send_s"])
     partly.loc[partly["device"] == 2, ["train_s", "send_s", "train_j", "send_j"]] = np.nan
-    _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices have no train_s", "no send_j")
+    _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices has no train_s", "no send_j")
     dry_run(tmp_path / "partly/sweep.yaml")
-    _answered(put(partly.drop(columns="edge"), tmp_path), tmp_path / "alone", capsys, "1 of 5 devices have no send_s")
+    _answered(put(partly.drop(columns="edge"), tmp_path), tmp_path / "alone", capsys, "1 of 5 devices has no send_s")
     assert pd.read_csv(tmp_path / "alone/links.csv")["mbps"].max() < 20
     blocked = put(frame.assign(train_s=0.1 * frame["steps"], samples=0), tmp_path)
     assert _answered(blocked, tmp_path / "blocked", capsys, "seconds_per_sample is 0") == 0
@@ -224,6 +262,19 @@ def test_the_page_needs_no_network_and_has_all_charts(tmp_path, capsys) -> None:
     assert page.count("<svg") == 4
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     assert page.count("<circle") == 480
+    assert 'class="late"' not in page
+
+
+def test_the_page_marks_the_devices_that_verdicts_name_and_residuals_beyond_its_axis(tmp_path, capsys) -> None:
+    frame = fleet_log(rows=60)
+    rows = frame["device"] == 2
+    frame.loc[rows, "train_s"] *= 3.4 ** (frame.loc[rows, "round"] / 60)
+    frame.loc[3, "train_s"] *= 50
+    call(capsys, put(frame, tmp_path), "-o", tmp_path / "new")
+    page = (tmp_path / "new/index.html").read_text()
+    assert re.findall(r'<tr class="late"><td>(.*?)</td>', page) == ["2"] * 3  # the device, and its two links
+    assert page.count('class="beyond"') >= 1
+    assert says(page, "Residuals beyond ±100 % are circles at the edge")
 
 
 def big(rows: int, devices: int, folder: Path) -> Path:

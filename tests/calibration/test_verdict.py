@@ -162,3 +162,86 @@ def test_an_unseen_link_takes_what_its_device_and_its_edge_take_beside_others(tm
     byte_s, latency_s = made.model.sending(np.array([0]), np.array([0]))
     assert byte_s[0] == pytest.approx(1e-6, rel=0.01)
     assert latency_s[0] == pytest.approx(0.1, rel=0.02)
+
+
+def _many_devices(noise: float = 0.04, seed: int = 0, joules: bool = False) -> pd.DataFrame:
+    frame, rng = fleet_log(devices=8, noise=noise, seed=seed), np.random.default_rng(100 + seed)
+    if joules:
+        frame["train_j"] = 4 * frame["train_s"] * rng.lognormal(0, noise, len(frame))
+        frame["send_j"] = 1.5 * frame["send_s"] * rng.lognormal(0, noise, len(frame))
+    return frame
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("joules", [False, True])
+def test_good_logs_with_noise_of_a_tenth_and_outliers_fit(tmp_path, seed, joules) -> None:
+    frame, rng = _many_devices(0.1, seed, joules), np.random.default_rng(seed)
+    for name in ("train_s", "send_s"):
+        frame[name] *= np.where(rng.random(len(frame)) < 0.05, rng.uniform(3, 10, len(frame)), 1)
+        frame[f"{name[:-1]}j"] = frame.get(f"{name[:-1]}j", np.nan)
+    made = calibrated(frame.dropna(axis=1), tmp_path)
+    assert made.answer == "fits", why(made)
+
+
+@pytest.mark.parametrize("joules", [False, True])
+@pytest.mark.parametrize("which", [[0], [0, 1, 2, 3], [2, 3, 4, 5, 6]])
+def test_devices_in_milliseconds_are_named_however_many_they_are(tmp_path, which, joules) -> None:
+    frame = _many_devices(joules=joules)
+    frame.loc[frame["device"].isin(which), "train_s"] *= 1000
+    (verdict,) = [each for each in calibrated(frame, tmp_path).verdicts if each.kind == "units"]
+    assert verdict.quantity == "train_s"
+    if joules or len(which) <= 4:  # without joules the fewer are taken for the wrong ones
+        assert list(verdict.devices) == which
+        assert says(verdict.reason, "looks like milliseconds")
+
+
+def _rising(frame: pd.DataFrame, rows: pd.Series, name: str, factor: float) -> None:
+    frame.loc[rows, name] *= factor ** (frame.loc[rows, "round"] / frame["round"].max())
+
+
+DRIFTS = {
+    "watts": (lambda frame: frame["device"] == 3, "train_j", 3.4, "train_j: drift of device 3 (compute_w rises to 3"),
+    "a link": (lambda frame: (frame["device"] == 3) & (frame["edge"] == 1), "send_s", 3.4, "drift of link 3 – 1 ("),
+    "an edge": (lambda frame: frame["edge"] == 1, "send_s", 2.0, "drift of edge 1 (send_s rises to "),
+}
+
+
+@pytest.mark.parametrize("case", DRIFTS)
+def test_drift_of_watts_links_and_edges_is_named(tmp_path, case) -> None:
+    rows, name, factor, fact = DRIFTS[case]
+    frame = _many_devices(joules=True)
+    _rising(frame, rows(frame), name, factor)
+    if name == "send_s":
+        frame["send_j"] = frame["send_s"]
+    assert says(why(calibrated(frame, tmp_path)), fact)
+
+
+def test_two_regimes_of_watts_do_not_fit(tmp_path) -> None:
+    frame, rng = _many_devices(joules=True), np.random.default_rng(0)
+    frame.loc[(frame["device"] == 1) & (rng.random(len(frame)) < 0.4), "train_j"] *= 3
+    assert says(why(calibrated(frame, tmp_path)), "later rounds train_j: two regimes of device 1 (", "times as much")
+
+
+def test_one_device_of_noise_among_many_is_named(tmp_path) -> None:
+    frame, rng = fleet_log(devices=20), np.random.default_rng(0)
+    frame.loc[frame["device"] == 7, "train_s"] = rng.uniform(0.1, 5, 24)
+    made = calibrated(frame, tmp_path)
+    assert says(why(made), "later rounds train_s: scatter of device 7 (half of its rows are off by ")
+    assert {n for each in made.verdicts for n in each.devices} == {7}
+
+
+def test_an_answer_from_under_half_of_the_devices_is_none(tmp_path) -> None:
+    frame = fleet_log(devices=11)
+    made = calibrated(frame[(frame["device"] < 5) | (frame["round"] < 7)], tmp_path)
+    assert made.answer == "not tested"
+    assert says(why(made), "later rounds train_s: 5 of 11 devices have rows that can be held out")
+
+
+@pytest.mark.parametrize("value", [1e9, 1e-9])
+def test_a_sentinel_changes_nothing(tmp_path, value) -> None:
+    frame = fleet_log()
+    before = calibrated(frame, tmp_path).model.train.values
+    frame.loc[4, "train_s"] = value
+    made = calibrated(frame, tmp_path)
+    assert made.answer == "fits", why(made)
+    assert made.model.train.values[0] == pytest.approx(before[0], rel=0.15)
