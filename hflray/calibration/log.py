@@ -53,7 +53,7 @@ class Log:
 
 
 def renamed_columns(texts: Sequence[str]) -> dict[str, str]:
-    """Return the names in the file by known names, from ``known=theirs,…``. Raises ConfigError: a text is wrong."""
+    """Return the names in the file by known names, from ``known=file_names,…``. Raises ConfigError: a text is wrong."""
     renamed: dict[str, str] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
         known_name, is_pair, in_file = (piece.strip() for piece in part.partition("="))
@@ -84,10 +84,10 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     columns, unused = match(table, (*NEEDED, *OPTIONAL), renamed, HINT)
     for name in (*renamed, *NEEDED):
         if name not in columns:
-            theirs = renamed.get(name, name)
-            if theirs in table.left_out:
+            header = renamed.get(name, name)
+            if header in table.left_out:
                 raise ConfigError(
-                    f"{table.name}, column {one_line(theirs)}: holds {one_line(table.left_out[theirs])}; accepted: "
+                    f"{table.name}, column {one_line(header)}: holds {one_line(table.left_out[header])}; accepted: "
                     f"{'texts or numbers' if name == 'device' else 'numbers'}; convert the column"
                 )
             raise ConfigError(
@@ -144,17 +144,17 @@ def _looked_at(table: Table, renamed: Mapping[str, str]) -> list[str]:
             raise ConfigError(
                 f"--columns: {table.name} has no column {one_line(name)}; its columns are {listed}; correct it"
             )
-    by_theirs = {name.lower(): known for known, name in renamed.items()}
+    by_theirs = {name.lower(): field for field, name in renamed.items()}
     for lower, column in held.items():
-        known = by_theirs.get(lower, re.sub(r"_m[sj]$", lambda end: f"_{end[0][-1]}", lower))
-        is_small = known in LEAST and re.search(r"(^|_)m[sj]$|milli", lower)
+        field = by_theirs.get(lower, re.sub(r"_m[sj]$", lambda end: f"_{end[0][-1]}", lower))
+        is_small = field in LEAST and re.search(r"(^|_)m[sj]$|milli", lower)
         if is_small and lower in by_theirs:
-            notes.append(f"column {one_line(column)}, used as {known}, looks like thousandths: check its unit")
-        elif is_small and known not in held and known not in renamed:
-            what, unit = ("milliseconds", "seconds") if known.endswith("_s") else ("millijoules", "joules")
+            notes.append(f"column {one_line(column)}, used as {field}, looks like thousandths: check its unit")
+        elif is_small and field not in held and field not in renamed:
+            content, unit = ("milliseconds", "seconds") if field.endswith("_s") else ("millijoules", "joules")
             raise ConfigError(
-                f"{table.name}, column {one_line(column)}: looks like {what}; accepted: {unit}, in a column {known}; "
-                "divide by 1,000"
+                f"{table.name}, column {one_line(column)}: looks like {content}; accepted: {unit}, in a column "
+                f"{field}; divide by 1,000"
             )
     return notes
 

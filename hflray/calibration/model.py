@@ -87,14 +87,14 @@ class Model:
             return self.watts[name].leverage(log.numbers[WATTS[name][1]][:, None], log.device)
         if name == "train_s":
             return self.train.leverage(_computing(log), log.device)
-        own = (self.send.rows > 0)[self.links.of_row]
+        own_rows = (self.send.rows > 0)[self.links.of_row]
         send, alone = (
             fitted.leverage(_sending_columns(log), group)
             for fitted, group in ((self.send, self.links.of_row), (self.alone, log.device))
         )
         # A link without rows has the errors of two factors too, each from as many links as its edge has.
         links = np.bincount(self.links.edge[self.send.rows > 0], minlength=len(self.edge_factor))
-        return np.where(own, send, alone + 2 / np.maximum(links, 1)[log.edge])
+        return np.where(own_rows, send, alone + 2 / np.maximum(links, 1)[log.edge])
 
 
 def _computing(log: Log) -> FloatArray:

@@ -105,8 +105,8 @@ def judge(log: Log, model: Model) -> list[Verdict]:
                     beside[name][use] = np.sqrt(1 + np.minimum(leverage, MOST_LEVERAGE))[use]
         for name in quantities:
             error = np.where(np.isfinite(errors[name]), errors[name], np.nan)
-            found = _residual_reasons(log, model, name, predicted[name], error) if kind == LATER else []
-            verdicts.append(_verdict(kind, name, log, model, error, beside[name], found))
+            why = _residual_reasons(log, model, name, predicted[name], error) if kind == LATER else []
+            verdicts.append(_verdict(kind, name, log, model, error, beside[name], why))
     return verdicts
 
 
@@ -116,34 +116,34 @@ class _Reason(NamedTuple):
 
 
 def _verdict(
-    kind: str, name: str, log: Log, model: Model, error: FloatArray, beside: FloatArray, found: list[_Reason]
+    kind: str, name: str, log: Log, model: Model, error: FloatArray, beside: FloatArray, why: list[_Reason]
 ) -> Verdict:
     """Return a verdict; `beside` is the spread of each row's error beside that of its noise."""
     tested = np.flatnonzero(np.isfinite(error))
     few = _counts(log).max() < LEAST_ROWS
     if not len(tested):
         return Verdict(kind, name, DOES_NOT if kind == LATER and few else NOT, _why_not(kind, log))
-    size, own = np.abs(error), np.abs(error) / beside
+    size, own_size = np.abs(error), np.abs(error) / beside
     middle, spread = float(np.median(size[tested])), _spread(name, model)
     rank = _rank(log, name, tested[size[tested] <= OFF], error, spread * float(np.median(beside[tested])))
-    beyond = int((own[tested] > np.hypot(MOST_ERROR, MEDIAN * spread)).sum())
+    beyond = int((own_size[tested] > np.hypot(MOST_ERROR, MEDIAN * spread)).sum())
     count = np.bincount(log.device[tested], minlength=len(log.devices))
-    far = np.where((count >= LEAST_OWN_ROWS) & (kind != EDGES), medians(own, log.device, len(log.devices)), np.nan)
+    far = np.where((count >= LEAST_OWN_ROWS) & (kind != EDGES), medians(own_size, log.device, len(log.devices)), np.nan)
     far[~(far > OFF)] = np.nan
-    found = found or _named(log.devices, far, lambda n: f"half of its rows are off by {far[n]:.0%}", "constants")
+    why = why or _named(log.devices, far, lambda n: f"half of its rows are off by {far[n]:.0%}", "constants")
     if spread * MEDIAN > MOST_ERROR * (1 + CHANCE * MEDIAN_CHANCE / np.sqrt(_free(name, model))):
-        found = found or [_Reason(f"rows scatter by {spread:.0%}")]
+        why = why or [_Reason(f"rows scatter by {spread:.0%}")]
     elif beyond and bdtrc(beyond - 1, len(tested), 0.5) < LEVEL:
-        found = found or [_Reason("the constants do not hold there")]
+        why = why or [_Reason("the constants do not hold there")]
     if rank < LEAST_RANK:
-        found = [*found, _Reason("the order of configurations is another one")]
+        why = [*why, _Reason("the order of configurations is another one")]
     has_rows = np.bincount(log.device, np.isfinite(log.numbers[name]), len(log.devices)) > 0
-    reason, answer = "; ".join(each.text for each in found), DOES_NOT if found else FITS
-    if not found and (count > 0).sum() < LEAST_TESTED * has_rows.sum():
+    reason, answer = "; ".join(entry.text for entry in why), DOES_NOT if why else FITS
+    if not why and (count > 0).sum() < LEAST_TESTED * has_rows.sum():
         reason, answer = f"{(count > 0).sum():,} of {has_rows.sum():,} devices have rows that can be held out", NOT
-    elif not found and len(tested) < LEAST_SIGNS and np.median(own[tested]) > MOST_ERROR:
+    elif not why and len(tested) < LEAST_SIGNS and np.median(own_size[tested]) > MOST_ERROR:
         reason, answer = f"{len(tested)} rows are too few to tell their errors from chance", NOT
-    named = tuple(sorted({n for each in found for n in each.devices}))
+    named = tuple(sorted({n for entry in why for n in entry.devices}))
     return Verdict(kind, name, answer, reason, middle, rank, len(tested), named)
 
 
@@ -257,20 +257,22 @@ def _residual_reasons(log: Log, model: Model, name: str, predicted: FloatArray, 
     ratio, part = _regimes(residual, device, devices)
     size = np.abs(np.expm1(-residual))
     off, chance = float((size > OFF).mean()), CHANCE * np.sqrt(MOST_OFF * (1 - MOST_OFF) / max(len(size), 1))
-    own = np.where(np.bincount(device, minlength=devices) >= LEAST_OWN_ROWS, medians(size, device, devices), np.nan)
-    own[~(own > MOST_OWN_ERROR)] = np.nan
+    own_size = np.where(
+        np.bincount(device, minlength=devices) >= LEAST_OWN_ROWS, medians(size, device, devices), np.nan
+    )
+    own_size[~(own_size > MOST_OWN_ERROR)] = np.nan
     longer, small = ("much", "millijoules") if name in WATTS else ("long", "milliseconds")
     thousand = f" (some look like {small})"
-    known = [
+    named_reasons = [
         *_drift_reason(log, model, name, residual, use, error),
         *_named(log.devices, ratio, lambda n: f"{part[n]:.0%} of its rows take {np.exp(ratio[n]):,.1f} times as "
                 f"{longer}" + thousand * _is_thousand(np.exp(ratio[n])), "two regimes"),
     ]  # fmt: skip
-    own[[n for each in known for n in each.devices]] = np.nan
+    own_size[[n for entry in named_reasons for n in entry.devices]] = np.nan
     return [
-        *known,
+        *named_reasons,
         *[_Reason(f"outliers: {off:.0%} of the rows are off by more than half")] * int(off > MOST_OFF + chance),
-        *_named(log.devices, own, lambda n: f"half of its rows are off by {own[n]:.0%} and more", "scatter"),
+        *_named(log.devices, own_size, lambda n: f"half of its rows are off by {own_size[n]:.0%} and more", "scatter"),
     ]
 
 
@@ -285,19 +287,19 @@ def _drift_reason(
         links = model.links
         pairs = [f"{log.devices[n]} – {log.edges[m]}" for n, m in zip(links.device, links.edge, strict=True)]
         groups += [("edge", log.edges, log.edge, np.array([], int)), ("link", pairs, links.of_row, links.device)]
-    found = list[tuple[int, float, list[_Reason]]]()
+    why = list[tuple[int, float, list[_Reason]]]()
     for noun, names, of_row, of_device in groups:
         late = medians(np.abs(error), of_row, len(names)) > MOST_ERROR
         drift = np.where(late, _drifts(residual, log.numbers["round"][use], of_row[use], len(names)), np.nan)
-        what = WATTS[name][0] if name in WATTS else name
-        reasons = _named(names, drift, partial(_drift_text, what, drift), "drift", noun, of_device)
+        meaning = WATTS[name][0] if name in WATTS else name
+        reasons = _named(names, drift, partial(_drift_text, meaning, drift), "drift", noun, of_device)
         if reasons:
-            found.append((int(np.isfinite(drift).sum()), -float(np.nanmax(np.abs(drift))), reasons))
-    return min(found)[2] if found else []
+            why.append((int(np.isfinite(drift).sum()), -float(np.nanmax(np.abs(drift))), reasons))
+    return min(why)[2] if why else []
 
 
-def _drift_text(what: str, drift: FloatArray, n: int) -> str:
-    return f"{what} {'rises' if drift[n] > 0 else 'falls'} to {np.exp(drift[n]):.0%} over its rounds"
+def _drift_text(meaning: str, drift: FloatArray, n: int) -> str:
+    return f"{meaning} {'rises' if drift[n] > 0 else 'falls'} to {np.exp(drift[n]):.0%} over its rounds"
 
 
 def _named(
@@ -370,8 +372,8 @@ def _regimes(residual: FloatArray, device: IntArray, devices: int) -> tuple[Floa
 
 def _two_groups(level: FloatArray) -> tuple[IntArray, IntArray]:
     """Return the devices of two groups whose levels are alike within each and lie about 1,000 apart, or nobody."""
-    here = np.flatnonzero(np.isfinite(level))
-    order = here[np.argsort(level[here])]
+    at_edge = np.flatnonzero(np.isfinite(level))
+    order = at_edge[np.argsort(level[at_edge])]
     gaps = np.append(0.0, np.diff(np.log(level[order])))
     low, high = np.split(order, [int(np.argmax(gaps))])  # in the order of levels
     if (
@@ -380,7 +382,7 @@ def _two_groups(level: FloatArray) -> tuple[IntArray, IntArray]:
         or not _is_thousand(np.median(level[high]) / np.median(level[low]))
         or any(level[group[-1]] > ALIKE * level[group[0]] for group in (low, high))
     ):
-        return here[:0], here[:0]
+        return at_edge[:0], at_edge[:0]
     return low, high
 
 
@@ -409,8 +411,8 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
         for name, (_, seconds) in WATTS.items() if log.has(name)
     }  # fmt: skip
     bytes_of = medians(numbers["bytes"], log.device, devices)
-    for what, values in per.items():
-        name = what
+    for meaning, values in per.items():
+        name = meaning
         level = medians(np.where((values > 0) & np.isfinite(values), values, np.nan), log.device, devices)
         levels = np.sort(level[np.isfinite(level)])
         seconds = WATTS[name][1] if name in WATTS else name
@@ -421,10 +423,16 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
         small = "milliseconds" if name.endswith("_s") else "millijoules"
         low, high = _two_groups(level)
         if len(low):
-            odd, others = sorted((high, low), key=partial(_oddity, level, level_w.get(seconds, level), (least, most)))
-            ratio = float(np.median(level[odd]) / np.median(level[others]))
+            odd, other_devices = sorted(
+                (high, low), key=partial(_oddity, level, level_w.get(seconds, level), (least, most))
+            )
+            ratio = float(np.median(level[odd]) / np.median(level[other_devices]))
             guess = f"it looks like {small}" if ratio > 1 else f"the others look like {small}, or it like another unit"
-            if name == "send_s" and ratio > 1 and _is_thousand(np.median(bytes_of[others]) / np.median(bytes_of[odd])):
+            if (
+                name == "send_s"
+                and ratio > 1
+                and _is_thousand(np.median(bytes_of[other_devices]) / np.median(bytes_of[odd]))
+            ):
                 guess = "its bytes look like kilobytes"
             if name in WATTS and ratio < 1:
                 guess, name = f"its {seconds} looks like milliseconds", seconds
@@ -432,7 +440,7 @@ def suspected_units(log: Log, model: Model) -> list[Verdict]:
                 len(odd) > 3
             )
             whose = f"device{'s' * (len(odd) > 1)} {whose}"
-            text = f"{what} of {whose} is {ratio:,.3g} times what the others take: {guess}"
+            text = f"{meaning} of {whose} is {ratio:,.3g} times what the others take: {guess}"
             verdicts[name] = Verdict(UNITS, name, DOES_NOT, text, devices=tuple(map(int, sorted(odd))))
         elif not least <= middle <= most:
             guess = f"{name} looks like {small}" if (middle > most) else f"{name} looks like another unit"
