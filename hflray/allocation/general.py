@@ -39,13 +39,15 @@ def edges_of(
             f"devices, of which each needs a block; accepted: {counts.max()} or more; raise it, lower "
             "scheduling.num_scheduled, or take assignment.name: even_gain"
         )
-    return problems(fleet, work, chosen, at, at, fleet.num_edges), order
+    return problems(fleet, work, chosen, at, at, fleet.num_edges)[0], order
 
 
 def problems(
     fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, node: IntArray, count: int
-) -> exact.EdgeProblems:
-    """Return the problems of so many sets of devices.
+) -> tuple[exact.EdgeProblems, FloatArray]:
+    """Return the problems of so many sets of devices, and the joules of each entry's download, (D,), J.
+
+    No allocation changes these joules.
 
     Args:
         fleet, work: the round.
@@ -59,8 +61,8 @@ def problems(
     """
     fleet.check_needs()
     nothing, limits = np.zeros(len(devices)), work.limits
-    before_s = downloads(fleet, work, devices, edges, node)[0]
-    return exact.EdgeProblems(
+    before_s, received_j = downloads(fleet, work, devices, edges, node)
+    sets = exact.EdgeProblems(
         access=fleet.access,
         compute=fleet.compute,
         link=fleet.uplinks(devices, edges),
@@ -74,6 +76,7 @@ def problems(
         most_j=nothing + _of_iteration(limits.device_energy_j, work),
         most_s=nothing + _of_iteration(limits.device_delay_s, work),
     )
+    return sets, nothing if received_j is None else received_j
 
 
 def _of_iteration(limit: float | None, work: Workload) -> float:

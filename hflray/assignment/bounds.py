@@ -35,7 +35,7 @@ from hflray.allocation.general import problems
 from hflray.allocation.kernels.bisection import LN2, invert_slope
 from hflray.allocation.kernels.jit import kernel
 from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
-from hflray.cost import Workload, check_assignment, downloads, hops, round_cost
+from hflray.cost import Workload, check_assignment, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.physics.own import is_built_in
@@ -141,10 +141,9 @@ class PairTerms:
         shape = (self.count, fleet.num_edges)
         device, edge = (index.ravel() for index in np.indices(shape))
         alone = np.arange(len(edge))
-        self._pairs = problems(fleet, work, scheduled[device], edge, alone, len(edge))
+        self._pairs, received_j = problems(fleet, work, scheduled[device], edge, alone, len(edge))
         self._hop_s, self._hop_j = hops(fleet, work)
-        received_j = downloads(fleet, work, scheduled[device], edge, alone)[1]
-        self._received_j = 0.0 if received_j is None or fleet.download.together else received_j.reshape(shape)
+        self._received_j = 0.0 if fleet.download.together else received_j.reshape(shape)
         self._before_s = self._pairs.before_s.reshape(shape)
         self._most = self._pairs.compute.most(self._pairs.device) if fleet.compute.has_setting else np.ones(len(edge))
 
@@ -153,7 +152,7 @@ class PairTerms:
         edges = self._fleet.strongest_edges(self._scheduled)[:, 0]
         order = np.argsort(edges, kind="stable")
         at, none = edges[order], np.full(self.count, np.inf)
-        sets = problems(self._fleet, self._work, self._scheduled[order], at, at, self._fleet.num_edges)
+        sets, _ = problems(self._fleet, self._work, self._scheduled[order], at, at, self._fleet.num_edges)
         sets = replace(sets, most_j=none, most_s=none)
         solved = solve_together(sets, self._work.edge_iterations, self._hop_s, self._work.delay_weight, whole=False)
         return np.nan_to_num(solved.time_price[np.argsort(order)], nan=1.0), np.nan_to_num(solved.share_price)

@@ -21,7 +21,7 @@ import numpy as np
 from hflray.allocation.exact import solve, solve_together
 from hflray.allocation.general import problems
 from hflray.assignment.state import NOWHERE
-from hflray.cost import Workload, downloads, hops
+from hflray.cost import Workload, hops
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
@@ -71,17 +71,12 @@ class GeneralSearch:
         is_in = members != NOBODY
         row, _ = np.nonzero(is_in)
         devices = self._devices[members[is_in]]
-        sets = problems(self._fleet, self._work, devices, edge[row], row, len(edge))
+        sets, received_j = problems(self._fleet, self._work, devices, edge[row], row, len(edge))
         solved = solve(replace(sets, weight=self._weight[edge]), tolerance=TOL, whole=False)
-        spent_j = solved.energy_j + np.bincount(row, self._received_j(devices, edge[row], row), len(edge))
+        spent_j = solved.energy_j + np.bincount(row, received_j, len(edge))
         q = self._work.edge_iterations
         energy_j = np.where(solved.feasible, q * spent_j, PENALTY_J * is_in.sum(axis=1)) + self._hop_j[edge]
         return energy_j, np.where(solved.feasible, q * solved.deadline_s, 0.0) + self._hop_s[edge]
-
-    def _received_j(self, devices: IntArray, edges: IntArray, node: IntArray) -> FloatArray:
-        """Return the joules of each device's download, (n,), J; they are no part of the allocation's."""
-        received_j = downloads(self._fleet, self._work, devices, edges, node)[1]
-        return np.zeros(len(devices)) if received_j is None else received_j
 
     def _members(self) -> IntArray:
         """Return the devices of each edge, (M, n), filled with `NOBODY`."""
@@ -127,13 +122,13 @@ class GeneralSearch:
         order = np.argsort(assignment, kind="stable")
         order = order[assignment[order] != NOWHERE]
         edge = assignment[order]
-        problem = problems(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
+        problem, received_j = problems(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
         weight, q = self._work.delay_weight, self._work.edge_iterations
         solved = solve_together(problem, q, self._hop_s, weight, TOL, whole=False)
         if not solved.feasible.all():
             return PENALTY_J * int((~solved.feasible[edge]).sum()), np.full(len(self._hop_s), weight / len(self._hop_s))
         delay_s = q * solved.deadline_s + self._hop_s
-        energy_j = q * solved.energy_j.sum() + q * self._received_j(self._devices[order], edge, edge).sum()
+        energy_j = q * solved.energy_j.sum() + q * received_j.sum()
         price = np.bincount(edge, solved.time_price, len(self._hop_s))
         return float(energy_j + self._hop_j.sum() + weight * delay_s.max()), np.maximum(price, 1e-9 * weight)
 
