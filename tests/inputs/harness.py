@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,7 @@ class Place:
         begin = time.thread_time()
         with (
             mock.patch.dict(os.environ, self.environment),
+            mock.patch.object(urllib.request, "_opener", None),  # else the first download keeps these proxies for good
             mock.patch.object(sys, "argv", ["hflray.tune", *case.arguments]),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),

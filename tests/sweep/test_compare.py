@@ -204,6 +204,7 @@ def test_open_shows_the_charts_if_a_server_with_the_sweep_answers(database, pass
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
     monkeypatch.setattr(FakeServer, "password", password)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there, and no proxy reaches this machine
     with http.server.HTTPServer(("127.0.0.1", 0), FakeServer) as server:
         base = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(compare, "LOCAL", base)
