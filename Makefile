@@ -41,6 +41,9 @@ schema: ## Write the JSON Schema of sweep files, which editors read, again
 	$(PYTHON) -m hflray.sweep.schema > tune_configs/sweep.schema.json.new
 	@mv tune_configs/sweep.schema.json.new tune_configs/sweep.schema.json
 
+reference: ## Write the parts of the documentation that are made from the code again
+	@PYTHONPATH=. $(PYTHON) docs/_ext/pages.py
+
 blocks: ## Run each block of the README and the tutorial in a new virtual environment, and say how long each takes
 	$(PYTHON) -m tests.blocks $(BLOCKS)
 

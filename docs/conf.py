@@ -15,22 +15,13 @@ author = "the authors of hflray"
 release = version = hflray.__version__
 copyright = "the authors of hflray, Apache-2.0"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
+extensions = ["myst_nb", "mathml"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # the notebooks are stored with their outputs, which a test compares
 exclude_patterns = ["_build", "_ext", "_static", "images", "paper"]
 
 default_role = "literal"  # docstrings write `name` for code
-autodoc_typehints = "none"  # the signature shows them
-autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-add_module_names = False
-toc_object_entries = False
-
 html_theme = "furo"
 html_title = f"hflray {release}"
 html_static_path = ["_static"]

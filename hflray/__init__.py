@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from hflray.physics import Access as Access
     from hflray.physics import Compute as Compute
     from hflray.physics import Download as Download
+    from hflray.report.frame import read as read
     from hflray.report.runs import read_sweep as read_sweep
     from hflray.scheduling import Scheduler as Scheduler
     from hflray.scheduling import build_scheduler as build_scheduler
+    from hflray.sweep.loop import keep as keep
     from hflray.tracking.sink import Sink as Sink
     from hflray.training.rules import LocalRule as LocalRule
     from hflray.world.availability import Availability as Availability
@@ -77,8 +79,10 @@ _PUBLIC = {
     "hflray.experiment.scenario": ("Scenario",),
     "hflray.fleet": ("Fleet", "build_fleet", "sample_fleet"),
     "hflray.physics": ("Access", "Compute", "Download"),
+    "hflray.report.frame": ("read",),
     "hflray.report.runs": ("read_sweep",),
     "hflray.scheduling": ("Scheduler", "build_scheduler"),
+    "hflray.sweep.loop": ("keep",),
     "hflray.tracking.sink": ("Sink",),
     "hflray.training.rules": ("LocalRule",),
     "hflray.world.availability": ("Availability",),

@@ -162,6 +162,8 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",
+        "tensorboard": "hflray.tracking.tensorboard:TensorBoardSink",
+        "wandb": "hflray.tracking.wandb:WandbSink",
     },
     "fleet": {
         "random": "hflray.fleet.random:sample_fleet",

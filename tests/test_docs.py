@@ -9,6 +9,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from mlflow import MlflowClient
 import hflray
 from hflray import metrics, registry
 from hflray.command import check
-from hflray.config import ExperimentConfig, flatten, named_settings
+from hflray.config import ExperimentConfig, TrackingConfig, flatten, named_settings
 from hflray.config.decisions import LimitsConfig
 from hflray.config.tree import GossipConfig, RegionConfig
 from hflray.config.world import WorldConfig
@@ -69,14 +70,29 @@ def made() -> ModuleType:
 # Texts that people wrote
 
 
-def test_the_notebook_example_runs(capsys) -> None:
+def test_the_notebook_example_runs(capsys, tmp_path, monkeypatch) -> None:
     names: dict[str, Any] = {}
     exec(python_of("howto/notebook.md"), names)
     assert len(capsys.readouterr().out.splitlines()) == 2
+    (kept,) = [block.text for block in blocks(text_of("howto/notebook.md")) if block.comment == "<!-- runs too -->"]
+    monkeypatch.chdir(tmp_path)
+    exec(kept, names | {"config": names["config"].model_copy(update={"tracking": TrackingConfig(sinks=())})})
+    assert capsys.readouterr().out.splitlines()[2].startswith("run")
     (after,) = [block.text for block in blocks(text_of("howto/notebook.md")) if "state_dict" in block.text]
     exec(after, names)
     assert names["later"].round == names["experiment"].round == 2
     names["later"].close()
+
+
+def test_the_debugger_stops_in_the_training_of_the_device_that_the_page_names(tmp_path) -> None:
+    (tmp_path / "loop.py").write_text(python_of("howto/notebook.md"), encoding="utf-8")
+    (line,) = re.findall(r"^python -m pdb .*$", text_of("howto/notebook.md"), flags=re.M)
+    words = shlex.split(line)
+    done = subprocess.run(
+        [sys.executable, *words[1:]], input="p ('stopped', start.device)\nq\n", cwd=tmp_path, capture_output=True,
+        text=True, timeout=300, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "('stopped', 3)" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_page_of_contracts_has_every_kind_with_its_settings() -> None:
@@ -523,8 +539,15 @@ def test_the_page_of_the_command_has_every_option(made) -> None:
 
 
 def test_every_public_name_is_in_the_api(made) -> None:
-    named = re.findall(r"^\.\. auto(?:class|function|exception):: hflray\.(\w+)$", made.api(), flags=re.M)
-    assert {*named, "__version__"} == set(hflray.__all__)
+    text = made.api()
+    assert {*re.findall(r"^### (\w+)$", text, flags=re.M), "__version__"} == set(hflray.__all__)
+    assert "`allocate_round(fleet, work, devices, assignment, method='newton', coupling='per_edge')`" in text
+    assert "* `devices`: the scheduled devices, (H,) indices." in text
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- generated: " in text_of(page)])
+def test_what_is_made_from_the_code_is_that_of_this_code(page, made) -> None:
+    assert made.renewed(text_of(page)) == text_of(page), "run make reference"
 
 
 def test_cells_are_escaped(made) -> None:

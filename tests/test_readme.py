@@ -18,7 +18,7 @@ from tests.blocks import LEFT_TO_CI, blocks
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-MAX_WORDS = 900
+MAX_WORDS = 700
 
 
 def of_language(language: str) -> list[str]:
@@ -27,6 +27,28 @@ def of_language(language: str) -> list[str]:
 
 def test_it_is_short() -> None:
     assert len(TEXT.split()) <= MAX_WORDS
+
+
+def skeleton(path: str) -> tuple[list[int], list[str], list[str]]:
+    """Return the levels of a page's headings, its blocks of code, and the targets of its links to other pages."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    code = re.findall(r"^```.*?^```", text, flags=re.S | re.M)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"(README|zh|index)", link)]
+    return [len(marks) for marks in re.findall(r"^(#+) ", prose, flags=re.M)], code, sorted(links)
+
+
+def test_the_chinese_pages_have_the_headings_commands_and_links_of_the_english_ones() -> None:
+    assert skeleton("README.zh.md") == skeleton("README.md")
+    levels, code, links = skeleton("docs/index.md")
+    assert skeleton("docs/zh.md") == (levels, [block for block in code if "toctree" not in block], links)
+
+
+def test_its_counts_are_those_of_the_registry() -> None:
+    plurals = {"schedulers": "scheduler", "assigners": "assigner", "rules": "local_rule", "aggregators": "aggregator",
+               "compressors": "compressor", "ways": "access"}  # fmt: skip
+    said = {noun: int(number) for number, noun in re.findall(rf"(\d+) ({'|'.join(plurals)})", TEXT)}
+    assert said == {noun: len(registry.BUILTIN[kind]) for noun, kind in plurals.items()}  # type: ignore[index]
 
 
 def test_the_loop_runs(capsys) -> None:

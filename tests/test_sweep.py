@@ -18,6 +18,7 @@ from hflray.sweep import (
     assigner_label,
     expand,
     load_sweep,
+    prolong,
     run_name,
     smoke,
     with_absolute_paths,
@@ -463,3 +464,26 @@ def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smok
     )
     with pytest.raises(ConfigError, match="digits', which has one split only"):
         expand(load_sweep(None, [*words[:2], "sweep.data.name={grid: [fashion_mnist, digits]}"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "fact"),
+    [
+        ("", ["max_rounds=9"], "above 9"),
+        ("", ["max_rounds=8"], "above 9"),
+        ("", ["max_rounds=ten"], "above 9"),
+        ("", ["max_rounds=12", "seed=1"], "max_rounds alone"),
+        ("sweep: {max_rounds: {grid: [1, 2]}}", ["max_rounds=12"], "sweep.max_rounds"),
+        ("task: assignment", ["max_rounds=12"], "task assignment"),
+        ("tune: {early_stopping: {name: asha}}", ["max_rounds=12"], "tune.early_stopping"),
+    ],
+)
+def test_a_sweep_gets_more_rounds_where_no_trial_was_judged_by_fewer(tmp_path, text, overrides, fact) -> None:
+    (tmp_path / "mine.yaml").write_text(f"experiment: {{max_rounds: 9}}\n{text}\n")
+    file = load_sweep(tmp_path / "mine.yaml")
+    with pytest.raises(ConfigError, match=re.escape(fact)):
+        prolong(file, overrides)
+    if not text:
+        (trial,) = expand(prolong(file, ["max_rounds=12"]))
+        assert trial.config.max_rounds == 12
+        assert trial.name == expand(file)[0].name

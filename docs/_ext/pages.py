@@ -1,8 +1,14 @@
-"""The parts of the documentation that are made from the code, as Markdown. Sphinx is not needed to make them."""
+"""The parts of the documentation that are made from the code, as Markdown, so that a repository's page shows them too.
+
+``make reference`` writes them anew between the comments ``<!-- generated: NAME -->`` and ``<!-- end -->`` of the pages,
+and a test compares them.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import itertools
 import json
 import re
@@ -196,21 +202,78 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def api() -> str:
-    """Return autodoc's directives for every public name of `hflray`, by the module that defines it."""
+    """Return signature and docstring of every public name of `hflray`, by the module that defines it."""
     parts = []
     for module, public in hflray._PUBLIC.items():
         parts.append(f"## {module}")
         for name in public:
             value = getattr(hflray, name)
-            options = ""
-            if isinstance(value, type):
-                kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
-                if not issubclass(value, Section):  # the page of settings lists the fields of a section
-                    options = "\n   :members:"
-            else:
-                kind = "autofunction"
-            parts.append(f"```{{eval-rst}}\n.. {kind}:: hflray.{name}{options}\n```")
-    return "\n\n".join(parts)
+            parts += [f"### {name}", f"`{_call(name, value)}`", *_docstring(value.__doc__ or "")]
+            if isinstance(value, type) and not issubclass(value, Section):  # the page of settings lists those
+                parts += _members(value)
+    return "\n\n".join(filter(None, parts))
+
+
+def _call(name: str, value: Any) -> str:
+    """Return how a class or a function is called: its name, and its parameters with their defaults."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):  # an exception of Python's own signature
+        return name
+    words = []
+    for parameter in parameters:
+        if parameter.name == "self":
+            continue
+        marks = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = "" if parameter.default is parameter.empty else f"={_default(parameter.default)}"
+        words.append(f"{marks}{parameter.name}{default}")
+    return f"{name}({', '.join(words)})"
+
+
+def _default(value: Any) -> str:
+    """Return a default as it is written; what has no short form is three dots."""
+    plain = isinstance(value, str | bool | int | float | tuple | dict | None)
+    return repr(value) if plain and len(repr(value)) < 40 else "…"
+
+
+def _members(value: type) -> list[str]:
+    """Return a table of the methods and properties that a class defines itself, with the first paragraph of each."""
+    rows = []
+    for name, member in vars(value).items():
+        function = getattr(member, "__func__", member)
+        is_property = isinstance(member, property | functools.cached_property)
+        if name.startswith("_") or not (inspect.isfunction(function) or is_property) or not function.__doc__:
+            continue
+        first = inspect.cleandoc(function.__doc__).partition("\n\n")[0]
+        rows.append((f"`{name if is_property else _call(name, function)}`", escape(first.replace("``", "`"))))
+    return [table(("member", "meaning"), rows)] if rows else []
+
+
+def _docstring(text: str) -> list[str]:
+    """Return a docstring of Google's form as Markdown, one text per paragraph, list or block of code."""
+    texts = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text).replace("``", "`")):
+        lines = paragraph.splitlines()
+        if lines and (heading := re.fullmatch(r"(Args|Attributes|Returns|Yields|Raises|Examples):", lines[0])):
+            texts.append(f"**{heading[1]}**")
+            lines = inspect.cleandoc("\n" + "\n".join(lines[1:])).splitlines()
+            listed = heading[1] not in ("Examples", "Returns", "Yields")
+            if listed:
+                entries = re.split(r"\n(?! )", "\n".join(lines))
+                texts.append("\n".join(f"* {escape(_entry(' '.join(entry.split())))}" for entry in entries))
+                continue
+        if any(line.lstrip().startswith(">>>") for line in lines):
+            texts.append("\n".join(["```pycon", *inspect.cleandoc("\n" + "\n".join(lines)).splitlines(), "```"]))
+        elif lines and all(line.startswith("    ") for line in lines):
+            texts.append("\n".join(["```text", *(line[4:] for line in lines), "```"]))
+        else:
+            texts.append(escape(" ".join(lines)))
+    return texts
+
+
+def _entry(text: str) -> str:
+    """Return an entry of a list of arguments with its name as code."""
+    return re.sub(r"^([\w*, ]+): ", r"`\1`: ", text)
 
 
 def benchmarks() -> str:
@@ -290,3 +353,25 @@ PAGES: dict[str, Callable[[], str]] = {
     "api": api,
     "benchmarks": benchmarks,
 }
+
+
+def renewed(text: str) -> str:
+    """Return the text of a page with its generated parts as the code makes them now."""
+
+    def part(found: re.Match[str]) -> str:
+        return f"<!-- generated: {found[1]} -->\n\n{PAGES[found[1]]()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: ([\w-]+) -->\n.*?<!-- end -->", part, text, flags=re.S)
+
+
+def main() -> None:
+    """Write the generated parts of all pages anew."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if (new := renewed(text)) != text:
+            path.write_text(new, encoding="utf-8")
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""Draw the pictures of the README and of the page *Inside the round* from the exported runs.
+"""Draw the pictures of the README and of the documentation, from exported runs and from one run of this commit.
 
-The command is ``python docs/images/make.py``.
+``python docs/images/make.py`` draws all; names after it choose: decisions, round, gallery, assigners, inside.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
@@ -172,8 +173,110 @@ def draw_inside() -> Figure:
     return figure
 
 
+def draw_decisions() -> Figure:
+    """Draw devices, edges and the cloud with the five decisions of a round."""
+    figure = Figure(figsize=(9, 3.4))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 9), ylim=(0, 3.4))
+    axes.axis("off")
+    rng = np.random.default_rng(3)
+    colours = ("#0072b2", "#d55e00")
+    edges = np.array([[4.3, 2.45], [4.3, 0.95]])
+    for edge, place in enumerate(edges):
+        devices = place + np.column_stack([rng.uniform(-3.2, -1.5, 7), rng.uniform(-0.6, 0.6, 7)])
+        trains = rng.permutation(7) < 4
+        for device, is_chosen in zip(devices, trains, strict=True):
+            if is_chosen:
+                width = rng.uniform(0.8, 4)
+                axes.plot(*zip(device, place, strict=True), color=colours[edge], lw=width, alpha=0.5, zorder=1)
+            axes.plot(*device, "o", ms=11, color=colours[edge] if is_chosen else "#cccccc", zorder=2)
+        axes.plot(*zip(place, (6.9, 1.7), strict=True), color="#444444", lw=2, zorder=1)
+        axes.plot(*place, "s", ms=22, color=colours[edge], zorder=2)
+        axes.text(*place, "edge", color="white", ha="center", va="center", fontsize=7.5)
+    axes.plot(6.9, 1.7, "o", ms=44, color="#444444")
+    axes.text(6.9, 1.7, "cloud", color="white", ha="center", va="center", fontsize=10)
+    for x, y, text in (
+        (1.9, 3.25, "1  which devices train"), (1.9, 0.12, "2  at which edge each"),
+        (4.3, 1.7, "3  with which share of\nbandwidth and CPU"), (5.7, 2.75, "4  what is sent\nand combined"),
+        (7.9, 1.7, "5  when the\ncloud combines"),
+    ):  # fmt: skip
+        box = {"boxstyle": "round,pad=0.35", "fc": "white", "ec": "#999999"}
+        axes.text(x, y, text, ha="center", va="center", fontsize=9, bbox=box, zorder=3)
+    return figure
+
+
+def draw_round(path: Path) -> None:
+    """Run the sweep of ``world.yaml`` and draw its rounds as an animated WebP: the map, and what has been paid."""
+    from PIL import Image
+
+    from hflray import Experiment
+    from hflray.sweep import expand, load_sweep
+
+    (trial,) = expand(load_sweep(HERE / "world.yaml"))
+    rounds, paid = [], []
+    with Experiment(trial.config) as experiment:
+        fleet = experiment.scenario.fleet
+        for record in experiment:
+            place = experiment.world.mobility.places() if experiment.world.mobility else fleet.position_m
+            rounds.append((place.copy() / 1000, record))
+            paid.append((experiment.totals["delay_s"], experiment.totals["energy_j"], 100 * (record.accuracy or 0)))
+    delay_s, energy_j, accuracy = np.array(paid).T
+    edges, frames = fleet.edge_position_m / 1000, []
+    for number, (place, record) in enumerate(rounds):
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        city, curve = figure.subplots(1, 2, width_ratios=(1, 1.1))
+        city.plot(*place.T, "o", ms=4, color="#cccccc")
+        for device, edge in zip(record.devices, record.assignment, strict=True):
+            city.plot(*np.array([place[device], edges[edge]]).T, color=COLOURS[edge], lw=1, alpha=0.6)
+            city.plot(*place[device], "o", ms=5, color=COLOURS[edge])
+        for edge, at in enumerate(edges):
+            city.plot(*at, "s", ms=9, color=COLOURS[edge])
+        area_km = trial.config.fleet.area_km
+        city.set(title=f"round {record.round}", xlabel="km", aspect="equal", xlim=(0, area_km), ylim=(0, area_km))
+        curve.plot(delay_s[: number + 1], accuracy[: number + 1], color="#0072b2", marker="o", ms=3)
+        curve.set(xlabel="simulated seconds", ylabel="accuracy (%)", xlim=(0, 1.03 * delay_s[-1]), ylim=(0, 100))
+        curve.set_title(f"{delay_s[number]:.0f} s, {energy_j[number]:.0f} J")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=700, loop=0, quality=60)
+
+
+# The pictures of the gallery that no other page has: the export and the figure of each.
+GALLERY = {
+    "fig3": ("fig3_fashion_scheduling", "curves"),
+    "fig4": ("fig4_cifar_scheduling", "curves"),
+    "fig7": ("fig7_framework", "framework"),
+    "gossip": ("gossip", "curves"),
+    "battery": ("world_battery", "curves"),
+    "lambda": ("lambda_sweep", "pareto"),
+}
+
+
+def draw_gallery(folder: Path) -> None:
+    """Draw a picture of each export of `GALLERY`."""
+    from hflray import registry
+
+    folder.mkdir(exist_ok=True)
+    for name, (export, figure) in GALLERY.items():
+        made = registry.resolve("figure", figure)(read_exhibit(RESULTS / export))
+        made.savefig(folder / f"{name}.webp", dpi=90, metadata=None, pil_kwargs={"quality": 80})
+        print(folder / f"{name}.webp")
+
+
+def main(names: list[str]) -> None:
+    """Draw the pictures of these names, or all."""
+    drawn = {"assigners": draw, "inside": draw_inside, "decisions": draw_decisions}
+    with rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": "hflray"}):
+        for name in names or [*drawn, "round", "gallery"]:
+            if name == "gallery":
+                draw_gallery(HERE / "gallery")
+            elif name == "round":
+                draw_round(HERE / "round.webp")
+            else:
+                drawn[name]().savefig(HERE / f"{name}.svg", metadata={"Date": None})
+            print(name)
+
+
 if __name__ == "__main__":
-    with rc_context(STYLE | {"svg.fonttype": "path"}):
-        for name, made in {"assigners": draw, "inside": draw_inside}.items():
-            made().savefig(HERE / f"{name}.svg", metadata={"Date": None})
-            print(HERE / f"{name}.svg")
+    main(sys.argv[1:])

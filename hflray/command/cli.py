@@ -30,6 +30,7 @@ class Subcommand(NamedTuple):
 COMMANDS = {
     "tune": Subcommand("hflray.tune.cli:app", "Run a sweep of experiments; without a sweep file, the quickstart."),
     "report": Subcommand("hflray.command.report:app", "Draw figures, tables and a page of finished runs."),
+    "export": Subcommand("hflray.command.export:app", "Write the rounds of a sweep as one table, CSV or Parquet."),
     "compare": Subcommand(
         "hflray.command.compare:app", "Print a sweep's closing table, or statistics of one or several sweeps."
     ),

@@ -130,6 +130,7 @@ class Experiment:
         settled: Mapping[str, Any] | None = None,
         keep_actors: bool = False,
     ) -> None:
+        self.is_given_a_scenario = scenario is not None
         self.scenario = scenario or Scenario.build(config)
         config = self.scenario.fitting(config)
         self.problem = Problem.of(self.scenario.dataset, config)

@@ -23,6 +23,7 @@ from hflray.sweep.trials import (
     first_values,
     load_sweep,
     make_trial,
+    prolong,
     run_name,
     smoke,
     with_absolute_paths,
@@ -31,6 +32,6 @@ from hflray.sweep.trials import (
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
-    "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "run_name", "smoke",
-    "with_absolute_paths", "with_data_root",
+    "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "prolong", "run_name",
+    "smoke", "with_absolute_paths", "with_data_root",
 ]  # fmt: skip

@@ -105,6 +105,29 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     return file.model_copy(update={"labels": settled(file.labels, texts | texts_in(tree))})
 
 
+def prolong(file: SweepFile, overrides: Sequence[str]) -> SweepFile:
+    """Return a saved sweep file with more rounds, as ``--resume NAME --set max_rounds=N`` asks for.
+
+    Raises:
+        ConfigError: something else is set, N is not above the rounds that the sweep has, its task has no rounds of
+            training, or what compares its trials at each round has already decided which of them go on.
+    """
+    before = validate(ExperimentConfig, file.experiment).max_rounds
+    settings = dict(split_override(text) for text in overrides)
+    rounds = settings.pop("max_rounds", None)
+    if settings or type(rounds) is not int or rounds <= before:
+        raise ConfigError(
+            f"--set: got {', '.join(map(one_line, overrides))} with --resume; accepted: max_rounds alone, a number "
+            f"above {before}, which the sweep has; begin a new sweep for other settings"
+        )
+    compares = [name for name in ("early_stopping", "search", "population") if getattr(file.tune, name)]
+    if compares or "max_rounds" in file.sweep or not find_task(file.task).trains_model:
+        cause = f"tune.{compares[0]}" if compares else f"task {file.task}"
+        cause = "the axis sweep.max_rounds" if "max_rounds" in file.sweep else cause
+        raise ConfigError(f"--set max_rounds: a sweep with {cause} cannot get more rounds; begin a new sweep")
+    return file.model_copy(update={"experiment": {**file.experiment, "max_rounds": rounds}})
+
+
 def _names_in(key: str, value: Any) -> list[str]:
     """Return the dotted keys that a value sets: its own, and those of the settings in a mapping."""
     inner = value.items() if isinstance(value, dict) else ()

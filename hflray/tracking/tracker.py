@@ -28,7 +28,6 @@ from hflray.config import (
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.checksum import checked
-from hflray.support.contract import is_ours
 from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
 from hflray.support.reader import fit, read_json
@@ -66,15 +65,14 @@ def titles(sinks: Sequence[str]) -> str:
 
 
 def try_sinks(sinks: Sequence[str], uri: str, experiment: str) -> None:
-    """Build the trackers of the user's own in a folder that is then removed, as `--dry-run` does.
+    """Build the trackers in a folder that is then removed, as `--dry-run` does.
 
     Raises:
         ConfigError: one cannot be built.
     """
     for name in sinks:
-        if not is_ours(registry.resolve("sink", name)):
-            with tempfile.TemporaryDirectory() as folder:
-                build(name, Place(uri, experiment, "dry-run", Path(folder)))
+        with tempfile.TemporaryDirectory() as folder:
+            build(name, Place(uri, experiment, "dry-run", Path(folder)))
 
 
 def try_sink(name: str) -> str | None:

@@ -26,7 +26,7 @@ from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
-from hflray.tracking.journal import ending_of, rounds_of
+from hflray.tracking.journal import ending_of, rounds_of, run_of
 from hflray.training import session
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, Unsaved
 from hflray.tune.stopping import CleanStop
@@ -95,10 +95,16 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         for round in rounds_of(entries):
             _add(outcome, round.number, round.values)
         self._progress.resumed(name, outcome.round or 0)
-        if ending is not None:
+        if ending is not None and not self._prolonged(outcome, entries):
             outcome.ended, outcome.error, outcome.stopped = True, ending.error, ending.tags.get(STOPPED)
             if ending.error is None:
                 self._progress.ended(name, name, stopped=outcome.stopped)
+
+    def _prolonged(self, outcome: Outcome, entries: list[dict[str, Any]]) -> bool:
+        """Return whether a run ended at its last round, and the sweep has got more rounds since (`sweep.prolong`)."""
+        run, rounds = run_of(outcome.name, entries), self.file.experiment.get("max_rounds", 0)
+        had = None if run is None or self.file.tune.bound(outcome.values) else run.params.get("max_rounds")
+        return had is not None and outcome.round == had < rounds
 
     def fail(self, error: HflrayError) -> None:
         """End the sweep."""

@@ -94,7 +94,11 @@ def command(
     ] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the shipped sweep files.")] = False,
     resume: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Continue an unfinished sweep, by its name or folder.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Continue an unfinished sweep, by its name or folder; with --set max_rounds=N also a finished one.",
+        ),
     ] = None,
     trust: Annotated[
         bool,
@@ -136,6 +140,7 @@ def command(
       hflray tune tune_configs/fashion_small.yaml --set scheduling.name=vkc
       hflray tune tune_configs/fashion_small.yaml --dry-run
       hflray tune --resume fashion_small
+      hflray tune --resume fashion_small --set max_rounds=100
     """
     check_address_space(dry_run or listing)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
@@ -170,11 +175,9 @@ def command(
     if not os.environ.get("RAY_ADDRESS"):
         temporary_folder()  # before anything is measured
     if resume is not None:
-        if config or overrides or smoke_run or data_root:
-            raise ConfigError(
-                f"--resume {resume}: the saved sweep has all settings; leave out CONFIG, --set and the like"
-            )
-        folder = _saved(resume, results, tracking_uri, storage)
+        if config or smoke_run or data_root:
+            raise ConfigError(f"--resume {resume}: the saved sweep has all settings; leave out CONFIG and the like")
+        folder = _saved(resume, results, tracking_uri, storage, overrides or ())
         folder.admit(trust)
         trials = expand(folder.file, numbered=not folder.started_ms)  # it is 0 in the folder of an older hflray
     else:
@@ -272,19 +275,24 @@ def _begin(folder: SweepFolder, results: Path, fresh: bool) -> SweepFolder:
     )
 
 
-def _saved(name: str, results: Path, tracking_uri: str | None, storage: str | None) -> SweepFolder:
-    """Return the sweep of ``--resume``, also one that only the storage has.
+def _saved(
+    name: str, results: Path, tracking_uri: str | None, storage: str | None, overrides: Sequence[str]
+) -> SweepFolder:
+    """Return the sweep of ``--resume``, also one that only the storage has, with more rounds if `overrides` say so.
 
     The storage's user has named what the storage says of the sweep, such as where it is logged.
     """
-    from hflray.sweep.results import find
+    from hflray.sweep import prolong
+    from hflray.sweep.results import find, locate
     from hflray.tune.storage import fetch
 
     stored = fetch(storage, results, name) if storage is not None else set()
-    folder = find(results, name)
+    folder = locate(results, name) if overrides else find(results, name)
     if tracking_uri is None and folder.uri in stored and not folder.uri.startswith("sqlite"):
         tracking_uri = folder.uri
     _contact(folder, tracking_uri, storage)
+    if overrides:
+        folder.file, folder.finished = prolong(folder.file, overrides), False
     return folder
 
 

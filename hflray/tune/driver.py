@@ -165,7 +165,8 @@ def _stored(folder: SweepFolder, progress: SweepProgress, resume: bool) -> Itera
     try:
         if resume:
             storage.receive(progress.line)
-            if SweepFolder.load(folder.path).finished:
+            stored = SweepFolder.load(folder.path)
+            if stored.finished and stored.file == folder.file:
                 raise ConfigError(f"--resume {folder.path.name}: that sweep is finished; its rounds are here now")
         yield storage
     finally:

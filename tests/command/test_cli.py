@@ -85,7 +85,7 @@ def test_the_module_has_the_options_of_the_command(command: str, module: str, ca
 @pytest.mark.parametrize(
     "words, line",
     [
-        (("reprt",), "error: No such command 'reprt'. Did you mean 'report'?; see hflray --help"),
+        (("reprt",), "error: No such command 'reprt'. Did you mean 'report', 'export'?; see hflray --help"),
         (("tune", "--resumee", "x"), "error: No such option: --resumee"),
         (("tune", "missing.yaml"), "error: missing.yaml"),
         (("report", "tinny", "--results", "nowhere"), "error: tinny: no such sweep"),

@@ -88,8 +88,8 @@ def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
 def test_messages_name_trackers_by_their_titles(diary) -> None:
     assert titles(("mlflow", "csv", "diary")) == "MLflow, CSV, the diary"
     assert titles(()) == "no tracker"
-    with pytest.raises(ConfigError, match="sink: unknown sink 'wandb'; known: csv, diary, mlflow"):
-        titles(("wandb",))
+    with pytest.raises(ConfigError, match="sink: unknown sink 'neptune'; known: csv, diary, mlflow"):
+        titles(("neptune",))
 
 
 def test_the_settings_of_learning_are_logged_of_runs_that_learn_or_set_one(open_tracker, diary) -> None:

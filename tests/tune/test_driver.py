@@ -152,6 +152,16 @@ def test_a_resume_does_not_repeat_an_ended_trial(sweep) -> None:
 
 
 @pytest.mark.slow
+def test_a_finished_sweep_goes_on_with_more_rounds_to_the_same_bits(sweep) -> None:
+    for arguments in (("long.yaml", "--set", "max_rounds=3"), ("--resume", "long", "--set", f"max_rounds={ROUNDS}")):
+        done = call(*arguments, cwd=sweep)
+        assert done.returncode == 0, done.stdout + done.stderr
+    check_complete(sweep)
+    again = call("--resume", "long", cwd=sweep)
+    assert again.returncode == 2
+
+
+@pytest.mark.slow
 def test_the_first_interrupt_saves_the_round_and_the_second_stops_at_once(tmp_path) -> None:
     """Checkpoints are due only every 100 rounds, so that only Ctrl-C can have saved the states."""
     (tmp_path / "long.yaml").write_text(SWEEP.replace("sweep:", "  checkpoint: {every: 100}\nsweep:"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, restore
 if TYPE_CHECKING:
     from hflray.config import ExperimentConfig
     from hflray.experiment import Experiment
+    from hflray.experiment.record import RoundRecord
 
 STATE = "state"  # the folder of the state in a checkpoint
 DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
@@ -36,28 +38,39 @@ class ExperimentTask(Task):
         with job.make(job.config) as experiment:
             note = go_on(experiment, job)
             watch, every = job.watch(experiment), experiment.config.checkpoint.every
-            devices_sent = False
+            first = True
             for record in experiment:
                 watch(record)
-                ended_by = experiment.ended_by
-                last = bool(ended_by)
-                if ended_by.startswith("observers"):
-                    note = "; ".join([*filter(None, [note]), f"{ended_by} ends the run after round {record.round}"])
-                detailed = experiment.config.fleet.num_devices <= DETAILED_DEVICES
-                yield Result(
-                    step=record.round,
-                    metrics=record.metrics() | (experiment.summary() if last else {}),
-                    last=last,
-                    note=note,
-                    model_hash=record.model_hash,
-                    schedule=record.schedule() if detailed else None,
-                    timeline=deflated(record.timeline.table()) if detailed and record.deviates else None,
-                    devices=experiment.devices() if detailed and not devices_sent else None,
-                    changes=experiment.changes,
-                    save=lambda folder: save(experiment, folder),
-                    due=bool(every) and (not record.round % every or last),
-                )
-                note, devices_sent = None, True
+                result = result_of(experiment, record, detailed=True, with_devices=first)
+                if experiment.ended_by.startswith("observers"):
+                    ending = f"{experiment.ended_by} ends the run after round {record.round}"
+                    note = "; ".join([*filter(None, [note]), ending])
+                due = bool(every) and (not record.round % every or result.last)
+                yield replace(result, note=note, save=lambda folder: save(experiment, folder), due=due)
+                note, first = None, False
+
+
+def result_of(experiment: Experiment, record: RoundRecord, detailed: bool, with_devices: bool) -> Result:
+    """Return the result of the experiment's last round.
+
+    Args:
+        experiment: the experiment after the round.
+        record: the round's record.
+        detailed: whether the schedule and the timeline are wanted, which fleets above `DETAILED_DEVICES` do not log.
+        with_devices: whether the facts about the devices are wanted as well.
+    """
+    last = experiment.finished
+    detailed = detailed and experiment.config.fleet.num_devices <= DETAILED_DEVICES
+    return Result(
+        step=record.round,
+        metrics=record.metrics() | (experiment.summary() if last else {}),
+        last=last,
+        model_hash=record.model_hash,
+        schedule=record.schedule() if detailed else None,
+        timeline=deflated(record.timeline.table()) if detailed and record.deviates else None,
+        devices=experiment.devices() if detailed and with_devices else None,
+        changes=experiment.changes,
+    )
 
 
 def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:

@@ -1,0 +1,51 @@
+"""The rounds of a sweep as one table, for pandas, a spreadsheet or another program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from hflray.report.labels import value_of
+from hflray.report.runs import SEED, SweepRecord, read_sweep
+from hflray.support.files import replacing
+
+Form = Literal["csv", "parquet"]
+
+
+def read(sweep: str | Path, results: str | Path = "hflray_results", tracking_uri: str | None = None) -> pd.DataFrame:
+    """Return the rounds of all runs of a sweep as one table.
+
+    Args:
+        sweep: the sweep's name, for the latest of that name, or its folder.
+        results: the folder of results.
+        tracking_uri: the MLflow server; None is the one of the sweep. The journal is read where it does not answer.
+
+    Returns:
+        A row for each round of each run, with ``run``, ``seed``, the settings in which the runs differ by their dotted
+        keys, ``round`` and the metrics of the glossary by their names.
+
+    Raises:
+        ConfigError: there is no such sweep, or none of its runs can be read.
+    """
+    return frame(read_sweep(Path(results), str(sweep), tracking_uri))
+
+
+def frame(sweep: SweepRecord) -> pd.DataFrame:
+    """Return the table of `read`. Lists, which are the schedules, are left out."""
+    tables = []
+    for run in sweep.runs:
+        rounds = run.rounds.select_dtypes("number")
+        settings = {key: value_of(run, key) for key in sweep.keys}
+        front = pd.DataFrame({"run": run.name, SEED: run.seed, **settings}, index=rounds.index)
+        tables.append(front.join(rounds))
+    return pd.concat(tables, ignore_index=True)
+
+
+def export(sweep: SweepRecord, form: Form, path: Path) -> Path:
+    """Write the table of `read` as a file, and return its path. Raises OSError: it cannot be written."""
+    table = frame(sweep)
+    with replacing(path) as scratch:
+        table.to_csv(scratch, index=False) if form == "csv" else table.to_parquet(scratch, index=False)
+    return path
