@@ -1,6 +1,7 @@
 """Draw the pictures of the README and of the documentation, from exported runs and from one run of this commit.
 
-``python docs/images/make.py`` draws all; names after it choose: decisions, round, gallery, assigners, inside.
+``python docs/images/make.py`` draws all; names after it choose: decisions, round, gallery,
+screens (with Chromium), assigners, inside.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hflray.report.exports import read_exhibit  # noqa: E402
 from hflray.report.figures import MARKERS, STYLE  # noqa: E402
 from hflray.report.labels import COLOURS  # noqa: E402
 from hflray.report.runs import RunRecord, SweepRecord  # noqa: E402
+from tests.browser import Page  # noqa: E402
 from tests.training.answers import accuracy, grouped  # noqa: E402
 
 RESULTS = ROOT / "tests" / "data" / "results"
@@ -264,15 +266,65 @@ def draw_gallery(folder: Path) -> None:
         print(folder / f"{name}.webp")
 
 
+def draw_screens() -> None:
+    """Show two pages of reports in Chromium: Figure 3's from its export, and that of a run of ``world.yaml``."""
+    import tempfile
+
+    from PIL import Image
+
+    from hflray import Experiment, keep, read_sweep
+    from hflray.report import page
+    from hflray.sweep import expand, load_sweep
+
+    (trial,) = expand(load_sweep(HERE / "world.yaml", ["tracking.sinks=[]"]))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Experiment(trial.config) as experiment:
+            for _ in keep(experiment, "world", folder):
+                pass
+        page.write(read_exhibit(RESULTS / "fig3_fashion_scheduling"), folder / "report")
+        page.write(read_sweep(folder, "world"), folder / "world")
+        with Page(1400, 1400) as shown:
+            shown.open((folder / "report" / "index.html").as_uri())
+            shown.wait_for("document.querySelector('#gantt svg') !== null")
+            left, right = shot(shown, "#groups", 1400), shot(shown, "#explorer", 1400)
+            both = Image.new("RGB", (left.width + right.width + 20, 1400), "white")
+            both.paste(left, (0, 0))
+            both.paste(right, (left.width + 20, 0))
+            both.resize((1600, 800 * both.height // (both.width // 2))).save(HERE / "report.webp", quality=80)
+            shown.open((folder / "world" / "index.html").as_uri())
+            shown.wait_for("document.querySelector('#gantt svg') !== null")
+            shown.evaluate("round.value = 13; round.dispatchEvent(new Event('input'))")
+            shown.wait_for("document.querySelector('#number').textContent.startsWith('14')")
+            shot(shown, "#explorer", 1250).save(HERE / "world.webp", quality=80)
+
+
+def shot(page: Page, selector: str, height: int) -> Any:
+    """Return a picture of the page from the top of an element on, at most `height` pixels high."""
+    import base64
+    from io import BytesIO
+
+    from PIL import Image
+
+    found = f"document.querySelector({selector!r}).getBoundingClientRect()"
+    clip = {name: page.evaluate(f"{found}.{name} + ({plus})") for name, plus in
+            (("x", "window.scrollX"), ("y", "window.scrollY"), ("width", "24"))}  # fmt: skip
+    clip |= {"height": height, "scale": 1}
+    answer = page.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    return Image.open(BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
+
+
 def main(names: list[str]) -> None:
     """Draw the pictures of these names, or all."""
     drawn = {"assigners": draw, "inside": draw_inside, "decisions": draw_decisions}
     with rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": "hflray"}):
-        for name in names or [*drawn, "round", "gallery"]:
+        for name in names or [*drawn, "round", "gallery", "screens"]:
             if name == "gallery":
                 draw_gallery(HERE / "gallery")
             elif name == "round":
                 draw_round(HERE / "round.webp")
+            elif name == "screens":
+                draw_screens()
             else:
                 drawn[name]().savefig(HERE / f"{name}.svg", metadata={"Date": None})
             print(name)
