@@ -50,7 +50,6 @@ from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision, check_tree
 from hflray.training.network_check import check_network
-from hflray.training.program import AnyTask
 from hflray.training.state import RoundResult, RoundTask, TrainingState
 from hflray.world import World
 from hflray.world.turns import UnderWay
@@ -302,14 +301,13 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
-    def _task(self, plan: PlannedRound, wants_losses: bool) -> AnyTask | None:
+    def _task(self, plan: PlannedRound, wants_losses: bool) -> RoundTask | None:
         """Return what a round trains; None: nothing, because nobody is available."""
-        if plan.played is not None and self.turns is not None:
-            return self.turns.task(plan.played, plan.round, wants_losses)
-        if not len(plan.schedule.devices):
+        if plan.played is None and not len(plan.schedule):
             return None
-        reached = plan.timeline.reached if self.config.tree.gossip is not None else None
-        return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses, reached)
+        happens = plan.timeline
+        reached = happens.reached if self.config.tree.gossip is not None else None
+        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""

@@ -17,7 +17,6 @@ from hflray.cost import RoundCost, Schedule, Workload
 from hflray.experiment.passes import MixingEdges, PlanInWorld
 from hflray.experiment.record import restored
 from hflray.timeline import Timeline
-from hflray.training.program import PlayedTask
 from hflray.world import Outlook, World
 from hflray.world.turns import AsynchronousRound, Turn, UnderWay, play, play_together
 
@@ -89,23 +88,6 @@ class PlannedTurns:
         if mixing is None:
             return played
         return replace(played, after=mixing.after(played.after))
-
-    def task(self, played: AsynchronousRound, index: int, wants_losses: bool) -> PlayedTask:
-        """Return what a round trains: the turns whose updates arrive in it.
-
-        Args:
-            played: what happens in the round.
-            index: i, from 1.
-            wants_losses: whether the losses of the devices are computed.
-        """
-        return PlayedTask(
-            index,
-            played,
-            mixes=self.edges is not None,
-            together=self.rule is None,
-            buffers=self.rule is not None and self.rule.buffer > 1,
-            wants_losses=wants_losses,
-        )
 
 
 class _Waiting:

@@ -255,6 +255,7 @@ class AsynchronousRound:
         updates: the updates, in their order.
         turns: all turns of which something happens in it.
         after: the clock after it.
+        rule: how the cloud takes updates; None: it combines the edges at one moment.
     """
 
     begin_s: float
@@ -262,6 +263,12 @@ class AsynchronousRound:
     updates: tuple[Update, ...]
     turns: tuple[Turn, ...]
     after: UnderWay
+    rule: Asynchrony | None = None
+
+    @property
+    def buffers(self) -> bool:
+        """Whether the cloud has a buffer."""
+        return self.rule is not None and self.rule.buffer > 1
 
 
 def play(
@@ -321,7 +328,7 @@ def play(
             start(edge, turn.end_s)
     end_s = now_s if updates else max(now_s, begin_s + wait_s)
     after = UnderWay(end_s, version, buffered, counts, begun, tuple(ways[edge] for edge in sorted(ways)))
-    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched))
+    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched), rule)
 
 
 def play_together(

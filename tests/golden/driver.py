@@ -1,9 +1,9 @@
 """The computations of the golden test, with the tree of hflray that comes first on the path.
 
 The command ``python tests/golden/driver.py TREE KIND OUT`` with ``PYTHONPATH=TREE`` writes the results to the JSON file
-OUT; KIND is ``everything``, ``later``, ``inside``, ``rounds``, ``systems`` or ``bills``. This file may use only what commit 6c93c38
-has, for ``later`` what 319efcb has, for ``inside`` and ``rounds`` what d5bfa28 has, and for ``systems`` what afbe98f has.
-Times of this machine (``wall/…``) are left out, and all other results are compared.
+OUT; KIND is ``everything``, ``later``, ``inside``, ``rounds``, ``systems`` or ``bills``. This file may use only what
+commit 6c93c38 has, for ``later`` what 319efcb has, for ``inside`` and ``rounds`` what d5bfa28 has, and for ``systems``
+what afbe98f has. Times of this machine (``wall/…``) are left out, and all other results are compared.
 """
 
 from __future__ import annotations

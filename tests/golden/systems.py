@@ -6,8 +6,20 @@ This file may use only what commit afbe98f7 has.
 from __future__ import annotations
 
 from rounds import (
-    BATTERY, CLOCKS, DROPOUT, EDGE, FADING, FAILURE, FEDASYNC, FEDAT, FEDBUFF, JITTER, MIXED, SEMI, case,
-)  # fmt: skip
+    BATTERY,
+    CLOCKS,
+    DROPOUT,
+    EDGE,
+    FADING,
+    FAILURE,
+    FEDASYNC,
+    FEDAT,
+    FEDBUFF,
+    JITTER,
+    MIXED,
+    SEMI,
+    case,
+)  # isort: skip  # fmt: skip
 
 REGION = "tree={region: {count: 2, iterations: 2, bandwidth_mhz: 20}}"
 MEDIAN = "tree={region: {count: 2, iterations: 3, aggregation: {name: median}, compression: {name: qsgd}}}"
@@ -32,7 +44,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "fedasync | unicast": (FEDASYNC, UNICAST, *LIVING), "fedbuff | broadcast": (FEDBUFF, BROADCAST, *LIVING),
     "fedat | tdma": (FEDAT, "cost.access.name=tdma", *LIVING), "fedasync | ofdma": (FEDASYNC, "cost.access.name=ofdma"),
     "mixed | unicast": (MIXED, UNICAST, *EVERYTHING),
-    "mixed, fedat | unicast": (MIXED, FEDAT, UNICAST, *LIVING), "mixed, fedat | everything": (MIXED, FEDAT, *EVERYTHING),
+    "mixed, fedat | unicast": (MIXED, FEDAT, UNICAST, *LIVING),
+    "mixed, fedat | everything": (MIXED, FEDAT, *EVERYTHING),
     "mixed, fedasync | qsgd": (MIXED, FEDASYNC, QSGD, TOP_K, *EVERYTHING, OORT),
     "mixed, fedbuff | poll": (MIXED, FEDBUFF, "scheduling.name=power_of_choice", *LIVING),
     "mixed | qsgd": (MIXED, QSGD, TOP_K, FAILURE, "training.momentum=0.9", "training.measure_updates=true"),
