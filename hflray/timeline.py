@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -204,7 +204,6 @@ class Timeline:
             those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
             vanished in its first row, or whose edge failed.
         delay_s: T, s.
-        total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
         runs: what an asynchronous round has beside; None in any other round.
@@ -231,7 +230,6 @@ class Timeline:
     vanished: BoolArray
     device_delay_s: FloatArray
     delay_s: float
-    total_j: float
     message_bits: float
     device_bits: float
     runs: Runs | None = None
@@ -239,6 +237,11 @@ class Timeline:
     region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
     received_s: FloatArray | None = field(default=None, metadata=QUIET)
     download_j: FloatArray | None = field(default=None, metadata=QUIET)
+
+    @property
+    def total_j(self) -> float:
+        """E, J."""
+        return float(self.edge_energy_j.sum())
 
     @property
     def spent_j(self) -> FloatArray:
@@ -352,6 +355,39 @@ def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[A
     return {name: column + added.get(name, [None] * len(updates)) for name, column in columns.items()}
 
 
+ROWS: dict[str, Any] = {  # the columns of rows in a timeline, and what stands where there is no row
+    "start_s": np.nan, "computed_s": np.nan, "end_s": np.nan, "energy_j": 0.0, "bits": 0.0, "arrived": False,
+    "participates": False, "received_s": np.nan, "download_j": 0.0,
+}  # fmt: skip
+
+
+def laid_out(
+    parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape: tuple[int, int]
+) -> dict[str, NDArray[Any]]:
+    """Return the columns (Q, H) of rows of several timelines, of the same `shape`, and nothing elsewhere.
+
+    Args:
+        parts: a timeline, the row and the column where it lies, by how many seconds it is later, and which of its rows
+            are there.
+        shape: (Q, H).
+    """
+    has_downloads = any(happens.download_j is not None for happens, *_ in parts)
+    names = [name for name in ROWS if has_downloads or name not in ("received_s", "download_j")]
+    tables = {name: np.full(shape, ROWS[name]) for name in names}
+    for happens, first, left, later_s, chosen in parts:
+        for name, table in tables.items():
+            rows, there = getattr(happens, name), np.s_[first : first + len(chosen), left : left + chosen.shape[1]]
+            if rows is not None:  # a turn in which nothing begins downloads nothing
+                table[there][chosen] = rows[chosen] + later_s if name.endswith("_s") else rows[chosen]
+    return tables
+
+
+def part_of(passed_s: FloatArray, whole_s: FloatArray) -> FloatArray:
+    """Return the part of each interval of so many seconds that has passed; one without length is over at once."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole_s > 0, np.clip(passed_s / whole_s, 0.0, 1.0), passed_s >= 0)
+
+
 def timeline(
     schedule: Schedule,
     samples: ArrayLike,
@@ -390,7 +426,7 @@ def timeline(
     assigned = np.bincount(at, minlength=num_edges)
     needed = rule.arrivals(assigned)
 
-    rows, downloads = _Rows(), _Rows()
+    rows: list[dict[str, NDArray[Any]]] = []
     above = _Above(hops, ends.fail_s)
     now_s, hop_s = np.zeros(num_edges), above.hop_s
     block = work.edge_iterations // work.region_iterations
@@ -429,28 +465,26 @@ def timeline(
         arrived = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
         until_s = np.where(arrived, arrival_s, np.minimum(stop_s[at], vanish_s))
         # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
-        computing = np.clip((until_s - received_s) / compute_s, 0.0, 1.0)
-        sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
-        computing, sending = np.where(arrived, 1.0, computing), np.where(arrived, 1.0, sending)
+        computing = np.where(arrived, 1.0, part_of(until_s - received_s, compute_s))
+        sending = np.where(arrived, 1.0, part_of(until_s - ready_s, upload_s))
         energy_j = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        rows.add(
-            start_s=np.where(lives, begin_s, np.nan),
-            computed_s=np.where(lives & (until_s >= ready_s), ready_s, np.nan),
-            end_s=np.where(lives, np.minimum(until_s, stop_s[at]), np.nan),
-            energy_j=energy_j,
-            bits=np.where(lives, sending * work.device_bits, 0.0),
-            arrived=arrived,
-            iteration_end_s=stop_s,
-            row_s=np.where(arrived, taken_s, until_s - begin_s),
-            is_observed=arrived | (lives & (vanish_s > stop_s[at])),
-        )
+        row = {
+            "start_s": np.where(lives, begin_s, np.nan),
+            "computed_s": np.where(lives & (until_s >= ready_s), ready_s, np.nan),
+            "end_s": np.where(lives, np.minimum(until_s, stop_s[at]), np.nan),
+            "energy_j": energy_j,
+            "bits": np.where(lives, sending * work.device_bits, 0.0),
+            "arrived": arrived,
+            "iteration_end_s": stop_s,
+            "row_s": np.where(arrived, taken_s, until_s - begin_s),
+            "is_observed": arrived | (lives & (vanish_s > stop_s[at])),
+        }
         if durations.download_s is not None:
             sent = (np.bincount(at, lives, num_edges) > 0)[at] if durations.together else lives
-            part = np.clip((ends.fail_s[at] - begin_s) / durations.download_s, 0.0, 1.0)
-            downloads.add(
-                received_s=np.where(lives & (received_s <= until_s), received_s, np.nan),
-                download_j=np.where(sent, part, 0.0) * durations.download_j,
-            )
+            row["received_s"] = np.where(lives & (received_s <= until_s), received_s, np.nan)
+            part = part_of(ends.fail_s[at] - begin_s, durations.download_s)
+            row["download_j"] = np.where(sent, part, 0.0) * durations.download_j
+        rows.append(row)
         left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         now_s = stop_s
@@ -458,12 +492,11 @@ def timeline(
             now_s = above.meet(now_s)
 
     above.finish(now_s)
-    all_rows = rows.stacked()
+    all_rows: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     row_s, is_observed = all_rows.pop("row_s"), all_rows.pop("is_observed")
     counts = np.repeat(above.reached, block, axis=0)[:, at] if period is None else above.reached[-1][at]
     edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + above.edge_j
     if durations.download_s is not None:
-        all_rows |= downloads.stacked()
         edge_energy_j = edge_energy_j + np.bincount(at, all_rows["download_j"].sum(axis=0), num_edges)
     bits = work.edge_bits if hops.bits is None else hops.bits
     return Timeline(
@@ -478,7 +511,6 @@ def timeline(
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
         device_delay_s=_mean_of(row_s, is_observed & counts),
         delay_s=above.delay_s if period is None else max(period.period_s, above.delay_s),
-        total_j=float(edge_energy_j.sum()),
         message_bits=float(
             all_rows["bits"].sum() + (above.sent * bits).sum() + above.region_made.sum() * work.region_bits
         ),
@@ -518,8 +550,7 @@ class _Above:
         """Let each edge send at a moment, (M,), s; return when its model arrives, or when the edge fails."""
         arrives_s = now_s + self.hop_s
         reached = (self._fail_s > 0) & (self._fail_s >= arrives_s)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.clip((self._fail_s - now_s) / self._hops.delay_s, 0.0, 1.0)
+        share = part_of(self._fail_s - now_s, self._hops.delay_s)
         self.sent = self.sent + np.where(self._hops.made, np.where(reached, 1.0, share), 0.0)
         self.reached.append(reached)
         return np.where(reached, arrives_s, self._fail_s)
@@ -560,21 +591,6 @@ class _Above:
         self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]
         members = np.bincount(parent, minlength=len(region_s))
         self.edge_j = self.edge_j + (self.region_made * self._hops.region_energy_j / members)[parent]
-
-
-class _Rows:
-    """Collects the rows of the edge iterations."""
-
-    def __init__(self) -> None:
-        self._iterations: list[dict[str, NDArray[Any]]] = []
-
-    def add(self, **columns: NDArray[Any]) -> None:
-        """Add an edge iteration."""
-        self._iterations.append(columns)
-
-    def stacked(self) -> dict[str, Any]:
-        """Return each column of all edge iterations, (Q, …)."""
-        return {name: np.stack([columns[name] for columns in self._iterations]) for name in self._iterations[0]}
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:

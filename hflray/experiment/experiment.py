@@ -31,10 +31,9 @@ from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
 from hflray.experiment.observers import Accountant, Conditions, UsersObserver, Watcher
 from hflray.experiment.planning import Planner
-from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, state_of
+from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, restored, state_of
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Scores, Target
-from hflray.experiment.turns import PlannedTurns, under_way_of
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
@@ -52,7 +51,7 @@ from hflray.training.method import check_asynchronous_cloud, check_asynchronous_
 from hflray.training.network_check import check_network
 from hflray.training.state import RoundResult, RoundTask, TrainingState
 from hflray.world import World
-from hflray.world.turns import UnderWay
+from hflray.world.turns import PlannedTurns, UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -492,7 +491,7 @@ class Experiment:
         for observer in self.observers:
             observer.load_state_dict(state)
         if self.turns is not None:
-            self.under_way = under_way_of(state["under_way"])
+            self.under_way = UnderWay.of_state(restored(state["under_way"]))
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 

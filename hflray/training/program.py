@@ -182,7 +182,7 @@ class _Writer:
             extra_bits=edges.extra_bits,
             share=update.share,
             shares=tuple(update.shares.items()),
-            buffers=played.buffers,
+            buffers=played.rule is not None and played.rule.buffer > 1,
             steps=update.steps,
         )
         beside = [("beside", key) for key in combined if self._tells]
@@ -391,6 +391,6 @@ def _kept(
     under_way = {turn.edge: writer.fetch(turn.edge, _source(turn, index)) for turn in after.turns}
     first = {turn.edge: turn.fetched for turn in after.turns}
     needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
-    needed += [(edge, waiting.version) for edge, passes in after.passes().items() for waiting in passes]
+    needed += [(edge, waiting.version) for edge, waiting in after.waiting]
     exist = sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})
     return {"under_way": under_way, "keeps": {key: versions.get(key, ("version", *key)) for key in exist}}
