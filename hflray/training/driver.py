@@ -17,9 +17,9 @@ import numpy as np
 from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.support.arrays import FloatArray, squared_norm
-from hflray.training.cloud import Cloud, combine, mix_edges
 from hflray.training.exchange import Lifted, Ref, Version
 from hflray.training.executor import Executor
+from hflray.training.nodes import Cloud, combine, mix_edges
 from hflray.training.program import Key, Program, program_of
 from hflray.training.rules.base import after_turn
 from hflray.training.rules.own import vectors_for

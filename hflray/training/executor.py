@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hflray.training.actor_pool import ActorPool
-from hflray.training.edge import EdgeWorker
 from hflray.training.exchange import Ref
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.local import DeviceHost
 from hflray.training.method import Spec
+from hflray.training.nodes import EdgeWorker
 
 
 class LocalPool:

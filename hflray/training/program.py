@@ -24,9 +24,9 @@ import numpy as np
 
 from hflray.aggregation import Frame
 from hflray.cost import Schedule
-from hflray.training.cloud import Gather, Merge
 from hflray.training.exchange import EdgeTask
 from hflray.training.iterations import Iterations
+from hflray.training.nodes import Gather, Merge
 from hflray.training.state import RoundTask, TrainingSetting
 from hflray.world.turns import AsynchronousRound, Turn
 
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
     Attributes:
         does: its method: ``losses``, ``train`` (`hflray.training.local.DeviceHost`), ``finish``, ``close``, ``mix``,
-            ``gather`` or ``merge`` (`hflray.training.edge.EdgeWorker`).
+            ``gather`` or ``merge`` (`hflray.training.nodes.EdgeWorker`).
         at, place: among whom, and the number of the host, edge or region; edges share workers.
         arguments: the values that it gets.
         reads: the keys of what it gets after them: a model, or something else that was made before. What the round has

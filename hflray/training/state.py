@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,9 @@ from hflray.training.exchange import Version
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
 from hflray.training.rules.own import started
-from hflray.world.turns import AsynchronousRound
+
+if TYPE_CHECKING:
+    from hflray.world.turns import AsynchronousRound
 
 PREFIX = "training."  # of the names of arrays in a checkpoint
 Losses = Mapping[int, tuple[float, float]]  # mean loss and utility, by device
