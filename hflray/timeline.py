@@ -285,11 +285,6 @@ class Timeline:
         """Seconds for which edges wait for the end of the round, summed over the edges that are up then."""
         return float((self.delay_s - self.edge_delay_s)[self.reached].sum())
 
-    @property
-    def whole(self) -> bool:
-        """Whether every device counts in every edge iteration, as without this module."""
-        return bool(self.participates.all())
-
     def bill(self, planned: RoundCost, delay_weight: float) -> RoundCost:
         """Return the `planned` bill with the seconds, joules and bits of what happens; λ is `delay_weight`."""
         return replace(
@@ -302,15 +297,11 @@ class Timeline:
             edge_delay_s=self.edge_delay_s,
         )
 
-    def edge_samples(self) -> FloatArray:
-        """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
-        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.participates]
-        return np.array(sums, dtype=np.float64).reshape(len(self.participates), len(self.reached))
-
     def edge_weight(self) -> FloatArray:
         """Return the weight of each edge's model at the cloud, (M,): the samples of its last non-empty iteration."""
         weight = np.zeros(len(self.reached))
-        for samples in self.edge_samples():
+        for counts in self.participates:
+            samples = np.bincount(self.edges, self.samples * counts, len(weight))
             weight = np.where(samples > 0, samples, weight)
         return weight
 
@@ -361,9 +352,7 @@ ROWS: dict[str, Any] = {  # the columns of rows in a timeline, and what stands w
 }  # fmt: skip
 
 
-def laid_out(
-    parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape: tuple[int, int]
-) -> dict[str, NDArray[Any]]:
+def laid_out(parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape: tuple[int, int]) -> dict[str, Any]:
     """Return the columns (Q, H) of rows of several timelines, of the same `shape`, and nothing elsewhere.
 
     Args:

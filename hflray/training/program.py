@@ -107,7 +107,7 @@ class _Writer:
         return ("fetched", edge) if source is None else ("global", None if self._shared else edge)
 
     def train(
-        self, host: int, task: EdgeTask, versions: tuple[Key, ...], ending: list[tuple[int, ...]]
+        self, host: int, task: EdgeTask, versions: tuple[Key, ...], ending: Sequence[tuple[int, ...]]
     ) -> tuple[Key, ...]:
         """Write that a host trains each share of a task from a version; return the keys of what is handed up.
 
@@ -382,7 +382,7 @@ def _source(turn: Turn, index: int) -> int | None:
 
 def _kept(
     writer: _Writer, index: int, played: AsynchronousRound, versions: Mapping[tuple[int, int], Key]
-) -> dict[str, dict[Any, Key]]:
+) -> dict[str, Any]:
     """Return what later rounds need: what edges under way have fetched, and versions of edges that exist now.
 
     The versions that a turn under way makes do not exist before its update arrives.

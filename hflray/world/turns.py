@@ -157,6 +157,11 @@ class Spent(NamedTuple):
     bits: float
     hop_j: float
 
+    def since(self, before: Spent) -> Spent:
+        """Return what it has spent since it had spent this much."""
+        devices_j, busy_s = self.devices_j - before.devices_j, self.busy_s - before.busy_s
+        return Spent(devices_j, busy_s, self.bits - before.bits, self.hop_j - before.hop_j)
+
 
 class Update(NamedTuple):
     """An update of the global model.
@@ -234,7 +239,8 @@ class UnderWay:
     def busy(self) -> IntArray:
         """The devices of which a row has not ended."""
         turns = (*self.trailing, *self.turns)
-        return _joined([turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns], np.intp)
+        busy: IntArray = _joined([t.happens.devices[t.busy_until_s > self.clock_s] for t in turns], np.intp)
+        return busy
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,8 +347,8 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     spent: list[Spent] = []
     edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
     for turn in turns:
-        now, before = turn.spent(end_s), turn.spent(begin_s) if turn.begin_s < begin_s else (0.0,) * 4
-        spent.append(part := Spent(*(after - earlier for after, earlier in zip(now, before, strict=True))))
+        before = turn.spent(begin_s if turn.begin_s < begin_s else -math.inf)
+        spent.append(part := turn.spent(end_s).since(before))
         edge_energy_j[turn.edge] += part.devices_j.sum() + part.hop_j
         edge_s[turn.edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
         reached[turn.edge] &= turn.happens.reached[0] or turn.end_s > end_s
@@ -397,6 +403,7 @@ def _mixed(
     staleness, share = np.full(shape, np.nan), np.full(shape, np.nan)
     for x, turn, over in zip(left, played.turns, ended, strict=False):
         for q, n in np.argwhere(over):
+            assert turn.passes is not None
             mix = mixes.get((int(turn.happens.devices[n]), turn.round, int(turn.passes[n]) + q))
             if mix is not None:
                 staleness[q, x + n], share[q, x + n] = mix.staleness, mix.share
@@ -469,8 +476,9 @@ class PlannedTurns:
             before: the clock after the round before.
             ready_s: how long it takes to make the plan, s.
         """
-        kind = _WaitingEdges if self.edges is None else _MixingEdges
-        edges = kind(self, world, outlook, schedule, allocation, planned, before)
+        edges = (_WaitingEdges if self.edges is None else _MixingEdges)(
+            self, world, outlook, schedule, allocation, planned, before
+        )
         planned_edges = np.unique(schedule.edges).tolist()
         played = play(self.rule, before, planned_edges, edges, ready_s=ready_s, wait_s=world.config.wait_s)
         return replace(played, after=edges.after(played.after))
@@ -489,10 +497,16 @@ class _WaitingEdges:
         self._mean_weight = float(self._weights.sum() / max(1, len(np.unique(schedule.edges))))
         self._spent_j = np.zeros(len(schedule))
         self._same: dict[tuple[int, float], Timeline | None] = {}  # what every turn of the plan is, if nothing changes
+        # Of asynchronous edges: their passes that are not mixed in, their versions, and the passes of each device.
+        self._waiting, self._versions = before.waiting, before.edge_versions.copy()
+        self._passes = np.zeros(len(schedule), dtype=np.intp)
+        # What a device holds of its edge's bandwidth while it is under way.
+        self._held_hz = allocation.bandwidth_hz * float(outlook.fleet.access.shared)
 
     def after(self, after: UnderWay) -> UnderWay:
         """Return the clock after the round with what these edges know."""
-        return after
+        waiting = tuple(sorted(self._waiting, key=lambda of: of[0]))
+        return replace(after, waiting=waiting, edge_versions=self._versions)
 
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
         """Return the turn that an edge begins; see `play`."""
@@ -545,22 +559,6 @@ class _WaitingEdges:
 class _MixingEdges(_WaitingEdges):
     """Begins the turns of asynchronous edges, and knows what is under way when they end."""
 
-    def __init__(
-        self, turns: PlannedTurns, world: World, outlook: Outlook, schedule: Schedule, allocation: Allocation,
-        planned: RoundCost, before: UnderWay,
-    ) -> None:  # fmt: skip
-        super().__init__(turns, world, outlook, schedule, allocation, planned, before)
-        self._pass_work = replace(turns.work, edge_iterations=1, cloud_hop=False)
-        self._waiting, self._versions = before.waiting, before.edge_versions.copy()
-        self._passes = np.zeros(len(schedule), dtype=np.intp)  # that each device has begun
-        # What a device holds of its edge's bandwidth while it is under way.
-        self._held_hz = allocation.bandwidth_hz * float(outlook.fleet.access.shared)
-
-    def after(self, after: UnderWay) -> UnderWay:
-        """Return the clock with the passes that edges have not mixed in."""
-        waiting = tuple(sorted(self._waiting, key=lambda of: of[0]))
-        return replace(after, waiting=waiting, edge_versions=self._versions)
-
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
         """Return the turn that an edge begins; see `play`."""
         rows, outlook, config = np.flatnonzero(self._schedule.edges == edge), self._outlook, self._turns.edges
@@ -576,11 +574,12 @@ class _MixingEdges(_WaitingEdges):
         planned_hz, rest_hz = float(self._held_hz[rows].sum()), float(self._world.bandwidth_hz[edge]) - held_hz
         scale = 1.0 if rest_hz >= planned_hz * (1 - 1e-9) else max(rest_hz / planned_hz, 1e-6)
         happened: list[Timeline] = []
+        work = replace(self._turns.work, edge_iterations=1, cloud_hop=False)
 
         def begin(device: int, moment_s: float) -> Pass | None:
             row = row_of[device]
             number = int(self._passes[row])
-            happens = self._happens(np.array([row]), self._pass_work, EdgeRule(), moment_s, number, scale)
+            happens = self._happens(np.array([row]), work, EdgeRule(), moment_s, number, scale)
             if happens is None:
                 return None
             self._passes[row] += 1
@@ -642,7 +641,7 @@ class _MixingEdges(_WaitingEdges):
         part = 0.0 if not makes else 1.0 if reached else float(part_of(np.array(fails_s - mixed_s), np.array(hop_s)))
 
         def of_devices(values: list[float]) -> FloatArray:
-            return np.bincount(column, values, len(devices))
+            return np.bincount(column, values, len(devices)).astype(np.float64)
 
         taken_s = np.array([float(happens.device_delay_s[0]) for happens in happened])
         with np.errstate(invalid="ignore"):
