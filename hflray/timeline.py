@@ -310,28 +310,30 @@ class Timeline:
         iteration, row = np.nonzero(np.isfinite(self.start_s))
         order = np.lexsort((self.devices[row], iteration, self.edges[row]))
         iteration, row = iteration[order], row[order]
+        runs, zeros = self.runs, np.zeros(len(row), dtype=int)
+
+        def listed(table: NDArray[Any]) -> list[Any]:
+            values = table[iteration, row].tolist()
+            return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+
         columns: dict[str, list[Any]] = {
             "edge": self.edges[row].tolist(),
-            "turn": (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.turn[row]).tolist(),
+            "turn": (zeros if runs is None else runs.turn[row]).tolist(),
             "edge_iteration": iteration.tolist(),
             "device": self.devices[row].tolist(),
         }
         more = () if self.download_j is None else ("received_s", "download_j")
         for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts", *more):
-            values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
-            columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+            columns[name] = listed(self.participates if name == "counts" else getattr(self, name))
         # In a synchronous round all begin with the round's global model.
-        columns["version"] = (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.version[row]).tolist()
-        if self.runs is None:
+        columns["version"] = (zeros if runs is None else runs.version[row]).tolist()
+        if runs is None:
             return columns
-        columns["staleness"] = columns["share"] = [None] * len(row)
-        if self.runs.staleness is not None and self.runs.share is not None:
-            is_mixed = np.isfinite(self.runs.staleness[iteration, row]).tolist()
-            for name, values in (("staleness", self.runs.staleness), ("share", self.runs.share)):
-                mixed = zip(values[iteration, row].tolist(), is_mixed, strict=True)
-                columns[name] = [value if is_in else None for value, is_in in mixed]
-            columns["staleness"] = [None if value is None else int(value) for value in columns["staleness"]]
-        return _with_updates(columns, self.runs)
+        staleness, share = (
+            np.full(self.start_s.shape, np.nan) if of is None else of for of in (runs.staleness, runs.share)
+        )
+        columns["staleness"] = [None if value is None else int(value) for value in listed(staleness)]
+        return _with_updates(columns | {"share": listed(share)}, runs)
 
 
 def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[Any]]:
@@ -411,7 +413,13 @@ def timeline(
     rule = rule or EdgeRule()
     count, num_edges = len(chosen), len(hops.delay_s)
     ends = ends or Ends.never(count, num_edges)
-    limit_s = _limits(rule, at, num_edges, durations, planned_s)
+    limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
+    if rule.deadline is not None:
+        if planned_s is None and durations.iteration_s.ndim > 1:
+            raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
+        if planned_s is None:
+            planned_s = _largest_of(durations.iteration_s, at, num_edges)
+        limit_s = np.minimum(limit_s, rule.deadline * np.asarray(planned_s, dtype=np.float64))
     assigned = np.bincount(at, minlength=num_edges)
     needed = rule.arrivals(assigned)
 
@@ -488,6 +496,10 @@ def timeline(
     if durations.download_s is not None:
         edge_energy_j = edge_energy_j + np.bincount(at, all_rows["download_j"].sum(axis=0), num_edges)
     bits = work.edge_bits if hops.bits is None else hops.bits
+    of_edges_bits, of_regions_bits = (above.sent * bits).sum(), above.region_made.sum() * work.region_bits
+    region_j = np.zeros(0)
+    if hops.parent is not None:
+        region_j = np.bincount(hops.parent, edge_energy_j, len(hops.region_delay_s)).astype(np.float64)
     return Timeline(
         devices=chosen,
         edges=at,
@@ -500,12 +512,10 @@ def timeline(
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
         device_delay_s=_mean_of(row_s, is_observed & counts),
         delay_s=above.delay_s if period is None else max(period.period_s, above.delay_s),
-        message_bits=float(
-            all_rows["bits"].sum() + (above.sent * bits).sum() + above.region_made.sum() * work.region_bits
-        ),
+        message_bits=float(all_rows["bits"].sum() + of_edges_bits + of_regions_bits),
         device_bits=work.device_bits,
         region_delay_s=above.region_delay_s,
-        region_energy_j=above.by_region(edge_energy_j),
+        region_energy_j=region_j,
     )
 
 
@@ -544,42 +554,40 @@ class _Above:
         self.reached.append(reached)
         return np.where(reached, arrives_s, self._fail_s)
 
-    def meet(self, now_s: FloatArray) -> FloatArray:
-        """Combine the edges of each region; return when each edge goes on, (M,), s."""
-        parent, ends_s = self._hops.parent, self._hop(now_s)
-        region_s = self._largest(ends_s)
-        self._waited_s += np.where(self.reached[-1], region_s[parent] - ends_s, 0.0)
-        return region_s[parent]
-
-    def _largest(self, values: FloatArray) -> FloatArray:
+    def _of_regions(self, values: FloatArray) -> FloatArray:
         """Return the largest value of the edges of each region, (R,), or 0."""
         assert self._hops.parent is not None
-        largest = np.zeros(len(self._hops.region_delay_s))
-        np.maximum.at(largest, self._hops.parent, values)
-        return largest
+        return _largest_of(values, self._hops.parent, len(self._hops.region_delay_s))
 
-    def by_region(self, values: FloatArray) -> FloatArray:
-        """Return the sums of the edges' values, (M,), by region, (R,)."""
-        if self._hops.parent is None:
-            return np.zeros(0)
-        return np.bincount(self._hops.parent, values, len(self.region_delay_s)).astype(np.float64)
+    def meet(self, now_s: FloatArray) -> FloatArray:
+        """Combine the edges of each region; return when each edge goes on, (M,), s."""
+        ends_s = self._hop(now_s)
+        goes_on_s = self._of_regions(ends_s)[self._hops.parent]
+        self._waited_s += np.where(self.reached[-1], goes_on_s - ends_s, 0.0)
+        return goes_on_s
 
     def finish(self, now_s: FloatArray) -> None:
         """Let each edge send for the last time, and each region to the cloud."""
-        ends_s, parent = self._hop(now_s), self._hops.parent
-        self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * self._hops.energy_j
-        self.region_made = np.zeros(len(self._hops.region_delay_s))
-        self.region_delay_s = self.region_made
+        hops, ends_s, parent = self._hops, self._hop(now_s), self._hops.parent
+        self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * hops.energy_j
+        self.region_made = self.region_delay_s = np.zeros(len(hops.region_delay_s))
         self.delay_s = float(ends_s.max())
         if parent is None:
             return
-        self.region_made = self._largest((self.reached[-1] & self._hops.made).astype(np.float64))
-        region_s = self._largest(ends_s)
-        self.region_delay_s = region_s + self.region_made * self._hops.region_delay_s
+        self.region_made = self._of_regions((self.reached[-1] & hops.made).astype(np.float64))
+        own_s = self.region_made * hops.region_delay_s
+        self.region_delay_s = self._of_regions(ends_s) + own_s
         self.delay_s = float(self.region_delay_s.max())
-        self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]
-        members = np.bincount(parent, minlength=len(region_s))
-        self.edge_j = self.edge_j + (self.region_made * self._hops.region_energy_j / members)[parent]
+        self.edge_delay_s = self.edge_delay_s + own_s[parent]
+        members = np.bincount(parent, minlength=len(own_s))
+        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent]
+
+
+def _largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
+    """Return the largest value (n,) of each of so many groups, or 0; `group` is that of each, (n,)."""
+    largest = np.zeros(count)
+    np.maximum.at(largest, group, values)
+    return largest
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
@@ -587,23 +595,6 @@ def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
     first = rows[chosen.argmax(axis=0), np.arange(rows.shape[1])]
     with np.errstate(invalid="ignore"):
         return np.asarray(first + np.where(chosen, rows - first, 0.0).sum(axis=0) / chosen.sum(axis=0))
-
-
-def _limits(
-    rule: EdgeRule, edges: IntArray, num_edges: int, durations: Durations, planned_s: ArrayLike | None
-) -> FloatArray:
-    """Return the time limit of an iteration of each edge, (M,), s; infinity where there is none."""
-    limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
-    if rule.deadline is None:
-        return limit_s
-    if planned_s is None:
-        if np.ndim(durations.compute_s) == 2 or np.ndim(durations.upload_s) == 2:
-            raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
-        planned = np.zeros(num_edges)
-        np.maximum.at(planned, edges, durations.iteration_s)
-    else:
-        planned = np.asarray(planned_s, dtype=np.float64)
-    return np.asarray(np.minimum(limit_s, rule.deadline * planned))
 
 
 def _death_s(

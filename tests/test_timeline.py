@@ -49,7 +49,6 @@ def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: 
     assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
     assert found.computed_s.tolist() == [[1, 2, 1]]
     assert found.edge_weight().tolist() == [30]
-    assert found.edge_weight().tolist() == [30]
     assert (found.wasted_j, found.discarded) == (31, 1 / 3)
 
 

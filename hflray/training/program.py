@@ -15,7 +15,7 @@ combined, mixed in or merged. A program says it as a list of steps, which name m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -32,6 +32,7 @@ from hflray.world.turns import AsynchronousRound, Turn
 
 Key = tuple[Any, ...]
 CLOUD: Key = ("cloud",)
+Event = tuple[Any, ...]  # when it is in time, what orders it among those of one moment, and what writes it
 
 
 class Step(NamedTuple):
@@ -201,8 +202,7 @@ def program_of(task: RoundTask, setting: TrainingSetting, hosts: int, shared_sta
     """
     writer = _Writer(setting, task.wants_losses, shared_start)
     if task.played is not None:
-        mixes = any(update.turn.mixes is not None for update in task.played.updates)
-        return (_of_mixing_edges if mixes else _of_waiting_edges)(writer, task.round_index, task.played, hosts)
+        return _of_turns(writer, task.round_index, task.played, hosts)
     edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts)
     if setting.tree.graph is not None:
         return _of_gossip(writer, task, edges)
@@ -259,15 +259,41 @@ def _of_gossip(writer: _Writer, task: RoundTask, edges: Iterations) -> Program:
     return Program(writer.steps, {edge: version[edge] for edge in mixing}, together=edges)
 
 
-def _of_waiting_edges(writer: _Writer, index: int, played: AsynchronousRound, hosts: int) -> Program:
-    """Return the program of turns in which edges wait for their devices.
+def _of_turns(writer: _Writer, index: int, played: AsynchronousRound, hosts: int) -> Program:
+    """Return the program of turns, whose steps stand in the order of time."""
+    turns, dealt = [update.turn for update in played.updates], _Dealt(writer.setting, hosts)
+    versions: dict[tuple[int, int], Key] = {}  # of asynchronous edges, by edge and number
+    if any(turn.mixes is not None for turn in turns):
+        events = _mixing(writer, index, played, dealt, versions)
+    else:
+        events = _waiting(writer, index, played, dealt)
+    for *_, do in sorted(events, key=lambda event: event[:-1]):
+        do()
+    # What later rounds need: what edges under way have fetched, and versions of edges that exist now. Those that a turn
+    # under way makes do not exist before its update arrives.
+    after = played.after
+    under_way = {turn.edge: writer.fetch(turn.edge, _source(turn, index)) for turn in after.turns}
+    first = {turn.edge: turn.fetched for turn in after.turns}
+    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
+    needed += [(edge, waiting.version) for edge, waiting in after.waiting]
+    exist = sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})
+    keeps = {key: versions.get(key, ("version", *key)) for key in exist}
+    if played.rule is not None or not turns:
+        return Program(writer.steps, under_way=under_way, keeps=keeps)
+    ends = {turn.edge: versions[turn.edge, turn.fetched + len(turn.mixed)] for turn in turns}
+    together = _in_lockstep(writer.setting, index, turns)
+    return Program(writer.steps, ends, together.weights_in(0, 1), together, under_way, keeps)
+
+
+def _waiting(writer: _Writer, index: int, played: AsynchronousRound, dealt: _Dealt) -> list[Event]:
+    """Return when what is written in turns in which edges wait for their devices.
 
     An update comes before an edge iteration that begins at the same moment, because the edge of that iteration may have
     fetched what the update made. Updates keep their order.
     """
-    setting, dealt, turns = writer.setting, _Dealt(writer.setting, hosts), [update.turn for update in played.updates]
-    events: list[tuple[float, int, int, int, Callable[[], None]]] = []
+    setting, turns = writer.setting, [update.turn for update in played.updates]
     versions: list[list[Key]] = [[writer.fetch(turn.edge, _source(turn, index))] for turn in turns]
+    events: list[Event] = []
 
     def iterate(number: int, edges: Iterations, q: int) -> None:
         edge, before = turns[number].edge, versions[number][-1]
@@ -284,33 +310,30 @@ def _of_waiting_edges(writer: _Writer, index: int, played: AsynchronousRound, ho
         host = np.empty(len(order), dtype=np.intp)
         host[order] = [dealt.host(device) for device in rows.devices[order].tolist()]
         schedule = Schedule(rows.devices, np.full(len(rows.devices), turn.edge))
-        edges = Iterations(setting, turn.round, schedule, rows.participates, hosts, turn.first, host)
+        edges = Iterations(setting, turn.round, schedule, rows.participates, dealt.hosts, turn.first, host)
         events.append((turn.end_s, 0, number, 0, partial(arrive, number, edges)))
         begins_s = turn.begin_s + np.concatenate([[0.0], rows.iteration_end_s[:-1, 0]])
-        for q, begin_s in enumerate(begins_s.tolist()):
-            events.append((begin_s, 1, number, q, partial(iterate, number, edges, q)))
-    for *_, do in sorted(events, key=lambda event: event[:4]):
-        do()
-    return Program(writer.steps, **_kept(writer, index, played, {}))
+        events += [(at_s, 1, number, q, partial(iterate, number, edges, q)) for q, at_s in enumerate(begins_s.tolist())]
+    return events
 
 
-def _of_mixing_edges(writer: _Writer, index: int, played: AsynchronousRound, hosts: int) -> Program:
-    """Return the program of turns in which edges take each device's model when it arrives.
+def _mixing(
+    writer: _Writer, index: int, played: AsynchronousRound, dealt: _Dealt, versions: dict[tuple[int, int], Key]
+) -> list[Event]:
+    """Return when what is written in turns in which edges take each device's model when it arrives.
 
     Moments grow in a turn, so that rounding cannot order an event before one that it needs: the fetch from the cloud,
     the training of an arrival, its mixing, and the update of the cloud.
     """
-    setting, dealt, turns = writer.setting, _Dealt(writer.setting, hosts), [update.turn for update in played.updates]
-    mixes = [turn.mixed for turn in turns]
-    last = {mix.arrival.device: (number, k) for number, every in enumerate(mixes) for k, mix in enumerate(every)}
-    versions: dict[tuple[int, int], Key] = {}  # by edge and number
+    setting, turns = writer.setting, [update.turn for update in played.updates]
+    last = {mix.arrival.device: (number, k) for number, turn in enumerate(turns) for k, mix in enumerate(turn.mixed)}
     trained: dict[tuple[int, int], tuple[Frame, Key]] = {}
 
     def train(number: int, k: int) -> None:
-        edge, arrival = turns[number].edge, mixes[number][k].arrival
+        edge, arrival = turns[number].edge, turns[number].mixed[k].arrival
         host, devices = dealt.host(arrival.device), (arrival.device,)
         schedule, alone = Schedule(np.array(devices), np.array([edge])), np.ones((1, 1), dtype=bool)
-        edges = Iterations(setting, arrival.round, schedule, alone, hosts, arrival.number, np.array([host]))
+        edges = Iterations(setting, arrival.round, schedule, alone, dealt.hosts, arrival.number, np.array([host]))
         ending = [devices] if writer.wants_losses and last[arrival.device] == (number, k) else []
         begins = versions.get((edge, arrival.version), ("version", edge, arrival.version))
         (part,) = writer.train(host, edges.task(0, {edge: devices}), (begins,), ending)
@@ -319,22 +342,22 @@ def _of_mixing_edges(writer: _Writer, index: int, played: AsynchronousRound, hos
     def mix(number: int, k: int) -> None:
         edge, before = turns[number].edge, turns[number].fetched + k
         frame, part = trained.pop((number, k))
-        reads, share = (versions[edge, before], part), mixes[number][k].share
+        reads, share = (versions[edge, before], part), turns[number].mixed[k].share
         versions[edge, before + 1] = writer.edge("mix", edge, frame, reads, (), share)
 
     def arrive(number: int) -> None:
-        edge, first = turns[number].edge, turns[number].fetched
-        ends = versions[edge, first + len(mixes[number])]
-        writer.arrive(played, number, _in_lockstep(setting, index, [turns[number]]), ends, versions[edge, first])
+        turn = turns[number]
+        fetched, trained = (versions[turn.edge, turn.fetched + k] for k in (0, len(turn.mixed)))
+        writer.arrive(played, number, _in_lockstep(setting, index, [turn]), trained, fetched)
 
-    events: list[tuple[float, int, int, Callable[[], None]]] = []
+    events: list[Event] = []
     made: dict[tuple[int, int], float] = {}  # when a version of an edge is made
     updates: list[float] = [0.0]
     for number, turn in enumerate(turns):
         source = _source(turn, index)
         versions[turn.edge, turn.fetched] = writer.fetch(turn.edge, source)
         now_s = made[turn.edge, turn.fetched] = max(turn.begin_s, updates[source] if source else turn.begin_s)
-        for k, arriving in enumerate(mixes[number]):
+        for k, arriving in enumerate(turn.mixed):
             arrival = arriving.arrival
             begin_s = max(arrival.begin_s, made.get((turn.edge, arrival.version), arrival.begin_s))
             now_s = made[turn.edge, turn.fetched + k + 1] = max(now_s, arriving.moment_s, begin_s)
@@ -343,22 +366,15 @@ def _of_mixing_edges(writer: _Writer, index: int, played: AsynchronousRound, hos
             events.append((now_s, number, 2 * k + 2, partial(mix, number, k)))
         updates.append(max(now_s, turn.end_s, updates[-1]))
         if played.rule is not None:
-            events.append((updates[-1], number, 2 * len(mixes[number]) + 3, partial(arrive, number)))
-    for *_, do in sorted(events, key=lambda event: event[:3]):
-        do()
-    kept = _kept(writer, index, played, versions)
-    if played.rule is not None:
-        return Program(writer.steps, **kept)
-    ends = {turn.edge: versions[turn.edge, turn.fetched + len(mixes[number])] for number, turn in enumerate(turns)}
-    together = _in_lockstep(setting, index, turns)
-    return Program(writer.steps, ends, together.weights_in(0, 1), together, **kept)
+            events.append((updates[-1], number, 2 * len(turn.mixed) + 3, partial(arrive, number)))
+    return events
 
 
 class _Dealt:
     """Deals devices to hosts, each to the one with the least work so far; a device keeps its host, and its memory."""
 
     def __init__(self, setting: TrainingSetting, hosts: int) -> None:
-        self._samples, self._load = setting.samples, np.zeros(hosts, dtype=np.int64)
+        self.hosts, self._samples, self._load = hosts, setting.samples, np.zeros(hosts, dtype=np.int64)
         self._host: dict[int, int] = {}
 
     def host(self, device: int) -> int:
@@ -378,19 +394,3 @@ def _in_lockstep(setting: TrainingSetting, index: int, turns: Sequence[Turn]) ->
 def _source(turn: Turn, index: int) -> int | None:
     """Return how many updates the round had before an edge fetched; None: it fetched in an earlier round."""
     return turn.position if turn.round == index else None
-
-
-def _kept(
-    writer: _Writer, index: int, played: AsynchronousRound, versions: Mapping[tuple[int, int], Key]
-) -> dict[str, Any]:
-    """Return what later rounds need: what edges under way have fetched, and versions of edges that exist now.
-
-    The versions that a turn under way makes do not exist before its update arrives.
-    """
-    after = played.after
-    under_way = {turn.edge: writer.fetch(turn.edge, _source(turn, index)) for turn in after.turns}
-    first = {turn.edge: turn.fetched for turn in after.turns}
-    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
-    needed += [(edge, waiting.version) for edge, waiting in after.waiting]
-    exist = sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})
-    return {"under_way": under_way, "keeps": {key: versions.get(key, ("version", *key)) for key in exist}}
