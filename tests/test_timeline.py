@@ -76,6 +76,17 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
     assert found.end_s[0].tolist() == [2, 2, 2]
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_takes_no_time_is_over_at_once() -> None:
+    """Device 0 sends and device 1 computes in no time; device 2 is stopped in its computing, before such an upload."""
+    durations = Durations(arr(1, 0, 4), arr(1, 3, 4), arr(0, 1, 0), arr(5, 1, 5))
+    schedule, rule, work = Schedule([0, 1, 2], [0, 0, 0]), EdgeRule(deadline_s=2), Workload(Z, edge_iterations=1)
+    found = timeline(schedule, [1, 1, 1], work, durations, Hops.none(1), rule=rule)
+    assert found.energy_j.tolist() == [[6, 4, 2]]
+    assert found.bits.tolist() == [[Z, Z, 0]]
+    assert found.end_s.tolist() == [[1, 1, 2]]
+
+
 def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
     found = one_edge(EdgeRule(deadline_s=1.5))
     assert found.delay_s == 1.5
