@@ -376,7 +376,8 @@ def laid_out(parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape
 def part_of(passed_s: FloatArray, whole_s: FloatArray) -> FloatArray:
     """Return the part of each interval of so many seconds that has passed; one without length is over at once."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(whole_s > 0, np.clip(passed_s / whole_s, 0.0, 1.0), passed_s >= 0)
+        part = np.clip(passed_s / whole_s, 0.0, 1.0)
+    return part if (whole_s > 0).all() else np.where(whole_s > 0, part, passed_s >= 0)
 
 
 def timeline(
