@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +16,14 @@ import numpy as np
 
 from hflray import metrics
 from hflray.aggregation import FloatVector
-from hflray.support.arrays import FloatArray, squared_norm
+from hflray.support.arrays import squared_norm
 from hflray.training.exchange import Lifted, Ref, Version
 from hflray.training.executor import Executor
 from hflray.training.nodes import Cloud, combine, mix_edges
 from hflray.training.program import Key, Program, program_of
 from hflray.training.rules.base import after_turn
 from hflray.training.rules.own import vectors_for
-from hflray.training.state import Losses, RoundResult, RoundTask, TrainingSetting, TrainingState
+from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
 
 
 def train_round(executor: Executor, setting: TrainingSetting, task: RoundTask, before: TrainingState) -> RoundResult:
@@ -112,8 +112,9 @@ def _result(program: Program, setting: TrainingSetting, before: TrainingState, v
         state = combine(together, state, ends, program.weights, [lifted.extra for lifted in beside])
     for cloud in of("cloud"):
         state = replace(state, model=cloud.model, residuals=cloud.residuals, rule=cloud.rule, cloud=cloud.stored)
-    devices = (group for step in program.steps if step.does == "losses" for group in step.arguments[0])
-    losses = losses_of(devices, of("losses"))
+    measured = (group for step in program.steps if step.does == "losses" for group in step.arguments[0])
+    devices, rows = (device for group in measured for device in group), (row for part in of("losses") for row in part)
+    losses = {device: (float(loss), float(utility)) for device, (loss, utility) in zip(devices, rows, strict=True)}
     if not setting.method.measures:
         return RoundResult(state, losses)
     lifted = [result for result in (*ends.values(), *beside) if isinstance(result, Lifted)]
@@ -138,10 +139,3 @@ def measures_of(
     if setting.method.parts().compresses and (whole := math.fsum(row.whole for row in rows)):
         values[metrics.COMPRESSION_ERROR] = math.sqrt(math.fsum(row.lost for row in rows) / whole)
     return values
-
-
-def losses_of(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:
-    """Return the rows of `DeviceHost.losses` by device."""
-    flat = [device for group in groups for device in group]
-    every = [row for part in rows for row in part]
-    return {device: (float(mean), float(utility)) for device, (mean, utility) in zip(flat, every, strict=True)}
