@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -204,7 +204,6 @@ class Timeline:
             those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
             vanished in its first row, or whose edge failed.
         delay_s: T, s.
-        total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
         runs: what an asynchronous round has beside; None in any other round.
@@ -231,7 +230,6 @@ class Timeline:
     vanished: BoolArray
     device_delay_s: FloatArray
     delay_s: float
-    total_j: float
     message_bits: float
     device_bits: float
     runs: Runs | None = None
@@ -239,6 +237,11 @@ class Timeline:
     region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
     received_s: FloatArray | None = field(default=None, metadata=QUIET)
     download_j: FloatArray | None = field(default=None, metadata=QUIET)
+
+    @property
+    def total_j(self) -> float:
+        """E, J."""
+        return float(self.edge_energy_j.sum())
 
     @property
     def spent_j(self) -> FloatArray:
@@ -282,11 +285,6 @@ class Timeline:
         """Seconds for which edges wait for the end of the round, summed over the edges that are up then."""
         return float((self.delay_s - self.edge_delay_s)[self.reached].sum())
 
-    @property
-    def whole(self) -> bool:
-        """Whether every device counts in every edge iteration, as without this module."""
-        return bool(self.participates.all())
-
     def bill(self, planned: RoundCost, delay_weight: float) -> RoundCost:
         """Return the `planned` bill with the seconds, joules and bits of what happens; λ is `delay_weight`."""
         return replace(
@@ -299,15 +297,11 @@ class Timeline:
             edge_delay_s=self.edge_delay_s,
         )
 
-    def edge_samples(self) -> FloatArray:
-        """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
-        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.participates]
-        return np.array(sums, dtype=np.float64).reshape(len(self.participates), len(self.reached))
-
     def edge_weight(self) -> FloatArray:
         """Return the weight of each edge's model at the cloud, (M,): the samples of its last non-empty iteration."""
         weight = np.zeros(len(self.reached))
-        for samples in self.edge_samples():
+        for counts in self.participates:
+            samples = np.bincount(self.edges, self.samples * counts, len(weight))
             weight = np.where(samples > 0, samples, weight)
         return weight
 
@@ -316,28 +310,30 @@ class Timeline:
         iteration, row = np.nonzero(np.isfinite(self.start_s))
         order = np.lexsort((self.devices[row], iteration, self.edges[row]))
         iteration, row = iteration[order], row[order]
+        runs, zeros = self.runs, np.zeros(len(row), dtype=int)
+
+        def listed(table: NDArray[Any]) -> list[Any]:
+            values = table[iteration, row].tolist()
+            return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+
         columns: dict[str, list[Any]] = {
             "edge": self.edges[row].tolist(),
-            "turn": (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.turn[row]).tolist(),
+            "turn": (zeros if runs is None else runs.turn[row]).tolist(),
             "edge_iteration": iteration.tolist(),
             "device": self.devices[row].tolist(),
         }
         more = () if self.download_j is None else ("received_s", "download_j")
         for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts", *more):
-            values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
-            columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+            columns[name] = listed(self.participates if name == "counts" else getattr(self, name))
         # In a synchronous round all begin with the round's global model.
-        columns["version"] = (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.version[row]).tolist()
-        if self.runs is None:
+        columns["version"] = (zeros if runs is None else runs.version[row]).tolist()
+        if runs is None:
             return columns
-        columns["staleness"] = columns["share"] = [None] * len(row)
-        if self.runs.staleness is not None and self.runs.share is not None:
-            is_mixed = np.isfinite(self.runs.staleness[iteration, row]).tolist()
-            for name, values in (("staleness", self.runs.staleness), ("share", self.runs.share)):
-                mixed = zip(values[iteration, row].tolist(), is_mixed, strict=True)
-                columns[name] = [value if is_in else None for value, is_in in mixed]
-            columns["staleness"] = [None if value is None else int(value) for value in columns["staleness"]]
-        return _with_updates(columns, self.runs)
+        staleness, share = (
+            np.full(self.start_s.shape, np.nan) if of is None else of for of in (runs.staleness, runs.share)
+        )
+        columns["staleness"] = [None if value is None else int(value) for value in listed(staleness)]
+        return _with_updates(columns | {"share": listed(share)}, runs)
 
 
 def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[Any]]:
@@ -350,6 +346,38 @@ def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[A
         "staleness": staleness.astype(int).tolist(), "share": share.tolist(), "counts": [True] * len(updates),
     }  # fmt: skip
     return {name: column + added.get(name, [None] * len(updates)) for name, column in columns.items()}
+
+
+ROWS: dict[str, Any] = {  # the columns of rows in a timeline, and what stands where there is no row
+    "start_s": np.nan, "computed_s": np.nan, "end_s": np.nan, "energy_j": 0.0, "bits": 0.0, "arrived": False,
+    "participates": False, "received_s": np.nan, "download_j": 0.0,
+}  # fmt: skip
+
+
+def laid_out(parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape: tuple[int, int]) -> dict[str, Any]:
+    """Return the columns (Q, H) of rows of several timelines, of the same `shape`, and nothing elsewhere.
+
+    Args:
+        parts: a timeline, the row and the column where it lies, by how many seconds it is later, and which of its rows
+            are there.
+        shape: (Q, H).
+    """
+    has_downloads = any(happens.download_j is not None for happens, *_ in parts)
+    names = [name for name in ROWS if has_downloads or name not in ("received_s", "download_j")]
+    tables = {name: np.full(shape, ROWS[name]) for name in names}
+    for happens, first, left, later_s, chosen in parts:
+        for name, table in tables.items():
+            rows, there = getattr(happens, name), np.s_[first : first + len(chosen), left : left + chosen.shape[1]]
+            if rows is not None:  # a turn in which nothing begins downloads nothing
+                table[there][chosen] = rows[chosen] + later_s if name.endswith("_s") else rows[chosen]
+    return tables
+
+
+def part_of(passed_s: FloatArray, whole_s: FloatArray) -> FloatArray:
+    """Return the part of each interval of so many seconds that has passed; one without length is over at once."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.clip(passed_s / whole_s, 0.0, 1.0)
+    return part if (whole_s > 0).all() else np.where(whole_s > 0, part, passed_s >= 0)
 
 
 def timeline(
@@ -386,11 +414,17 @@ def timeline(
     rule = rule or EdgeRule()
     count, num_edges = len(chosen), len(hops.delay_s)
     ends = ends or Ends.never(count, num_edges)
-    limit_s = _limits(rule, at, num_edges, durations, planned_s)
+    limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
+    if rule.deadline is not None:
+        if planned_s is None and durations.iteration_s.ndim > 1:
+            raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
+        if planned_s is None:
+            planned_s = _largest_of(durations.iteration_s, at, num_edges)
+        limit_s = np.minimum(limit_s, rule.deadline * np.asarray(planned_s, dtype=np.float64))
     assigned = np.bincount(at, minlength=num_edges)
     needed = rule.arrivals(assigned)
 
-    rows, downloads = _Rows(), _Rows()
+    rows: list[dict[str, NDArray[Any]]] = []
     above = _Above(hops, ends.fail_s)
     now_s, hop_s = np.zeros(num_edges), above.hop_s
     block = work.edge_iterations // work.region_iterations
@@ -429,28 +463,26 @@ def timeline(
         arrived = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
         until_s = np.where(arrived, arrival_s, np.minimum(stop_s[at], vanish_s))
         # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
-        computing = np.clip((until_s - received_s) / compute_s, 0.0, 1.0)
-        sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
-        computing, sending = np.where(arrived, 1.0, computing), np.where(arrived, 1.0, sending)
+        computing = np.where(arrived, 1.0, part_of(until_s - received_s, compute_s))
+        sending = np.where(arrived, 1.0, part_of(until_s - ready_s, upload_s))
         energy_j = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        rows.add(
-            start_s=np.where(lives, begin_s, np.nan),
-            computed_s=np.where(lives & (until_s >= ready_s), ready_s, np.nan),
-            end_s=np.where(lives, np.minimum(until_s, stop_s[at]), np.nan),
-            energy_j=energy_j,
-            bits=np.where(lives, sending * work.device_bits, 0.0),
-            arrived=arrived,
-            iteration_end_s=stop_s,
-            row_s=np.where(arrived, taken_s, until_s - begin_s),
-            is_observed=arrived | (lives & (vanish_s > stop_s[at])),
-        )
+        row = {
+            "start_s": np.where(lives, begin_s, np.nan),
+            "computed_s": np.where(lives & (until_s >= ready_s), ready_s, np.nan),
+            "end_s": np.where(lives, np.minimum(until_s, stop_s[at]), np.nan),
+            "energy_j": energy_j,
+            "bits": np.where(lives, sending * work.device_bits, 0.0),
+            "arrived": arrived,
+            "iteration_end_s": stop_s,
+            "row_s": np.where(arrived, taken_s, until_s - begin_s),
+            "is_observed": arrived | (lives & (vanish_s > stop_s[at])),
+        }
         if durations.download_s is not None:
             sent = (np.bincount(at, lives, num_edges) > 0)[at] if durations.together else lives
-            part = np.clip((ends.fail_s[at] - begin_s) / durations.download_s, 0.0, 1.0)
-            downloads.add(
-                received_s=np.where(lives & (received_s <= until_s), received_s, np.nan),
-                download_j=np.where(sent, part, 0.0) * durations.download_j,
-            )
+            row["received_s"] = np.where(lives & (received_s <= until_s), received_s, np.nan)
+            part = part_of(ends.fail_s[at] - begin_s, durations.download_s)
+            row["download_j"] = np.where(sent, part, 0.0) * durations.download_j
+        rows.append(row)
         left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         now_s = stop_s
@@ -458,14 +490,17 @@ def timeline(
             now_s = above.meet(now_s)
 
     above.finish(now_s)
-    all_rows = rows.stacked()
+    all_rows: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     row_s, is_observed = all_rows.pop("row_s"), all_rows.pop("is_observed")
     counts = np.repeat(above.reached, block, axis=0)[:, at] if period is None else above.reached[-1][at]
     edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + above.edge_j
     if durations.download_s is not None:
-        all_rows |= downloads.stacked()
         edge_energy_j = edge_energy_j + np.bincount(at, all_rows["download_j"].sum(axis=0), num_edges)
     bits = work.edge_bits if hops.bits is None else hops.bits
+    of_edges_bits, of_regions_bits = (above.sent * bits).sum(), above.region_made.sum() * work.region_bits
+    region_j = np.zeros(0)
+    if hops.parent is not None:
+        region_j = np.bincount(hops.parent, edge_energy_j, len(hops.region_delay_s)).astype(np.float64)
     return Timeline(
         devices=chosen,
         edges=at,
@@ -478,13 +513,10 @@ def timeline(
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
         device_delay_s=_mean_of(row_s, is_observed & counts),
         delay_s=above.delay_s if period is None else max(period.period_s, above.delay_s),
-        total_j=float(edge_energy_j.sum()),
-        message_bits=float(
-            all_rows["bits"].sum() + (above.sent * bits).sum() + above.region_made.sum() * work.region_bits
-        ),
+        message_bits=float(all_rows["bits"].sum() + of_edges_bits + of_regions_bits),
         device_bits=work.device_bits,
         region_delay_s=above.region_delay_s,
-        region_energy_j=above.by_region(edge_energy_j),
+        region_energy_j=region_j,
     )
 
 
@@ -518,63 +550,45 @@ class _Above:
         """Let each edge send at a moment, (M,), s; return when its model arrives, or when the edge fails."""
         arrives_s = now_s + self.hop_s
         reached = (self._fail_s > 0) & (self._fail_s >= arrives_s)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.clip((self._fail_s - now_s) / self._hops.delay_s, 0.0, 1.0)
+        share = part_of(self._fail_s - now_s, self._hops.delay_s)
         self.sent = self.sent + np.where(self._hops.made, np.where(reached, 1.0, share), 0.0)
         self.reached.append(reached)
         return np.where(reached, arrives_s, self._fail_s)
 
-    def meet(self, now_s: FloatArray) -> FloatArray:
-        """Combine the edges of each region; return when each edge goes on, (M,), s."""
-        parent, ends_s = self._hops.parent, self._hop(now_s)
-        region_s = self._largest(ends_s)
-        self._waited_s += np.where(self.reached[-1], region_s[parent] - ends_s, 0.0)
-        return region_s[parent]
-
-    def _largest(self, values: FloatArray) -> FloatArray:
+    def _of_regions(self, values: FloatArray) -> FloatArray:
         """Return the largest value of the edges of each region, (R,), or 0."""
         assert self._hops.parent is not None
-        largest = np.zeros(len(self._hops.region_delay_s))
-        np.maximum.at(largest, self._hops.parent, values)
-        return largest
+        return _largest_of(values, self._hops.parent, len(self._hops.region_delay_s))
 
-    def by_region(self, values: FloatArray) -> FloatArray:
-        """Return the sums of the edges' values, (M,), by region, (R,)."""
-        if self._hops.parent is None:
-            return np.zeros(0)
-        return np.bincount(self._hops.parent, values, len(self.region_delay_s)).astype(np.float64)
+    def meet(self, now_s: FloatArray) -> FloatArray:
+        """Combine the edges of each region; return when each edge goes on, (M,), s."""
+        ends_s = self._hop(now_s)
+        goes_on_s = self._of_regions(ends_s)[self._hops.parent]
+        self._waited_s += np.where(self.reached[-1], goes_on_s - ends_s, 0.0)
+        return goes_on_s
 
     def finish(self, now_s: FloatArray) -> None:
         """Let each edge send for the last time, and each region to the cloud."""
-        ends_s, parent = self._hop(now_s), self._hops.parent
-        self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * self._hops.energy_j
-        self.region_made = np.zeros(len(self._hops.region_delay_s))
-        self.region_delay_s = self.region_made
+        hops, ends_s, parent = self._hops, self._hop(now_s), self._hops.parent
+        self.edge_delay_s, self.edge_j = ends_s - self._waited_s, self.sent * hops.energy_j
+        self.region_made = self.region_delay_s = np.zeros(len(hops.region_delay_s))
         self.delay_s = float(ends_s.max())
         if parent is None:
             return
-        self.region_made = self._largest((self.reached[-1] & self._hops.made).astype(np.float64))
-        region_s = self._largest(ends_s)
-        self.region_delay_s = region_s + self.region_made * self._hops.region_delay_s
+        self.region_made = self._of_regions((self.reached[-1] & hops.made).astype(np.float64))
+        own_s = self.region_made * hops.region_delay_s
+        self.region_delay_s = self._of_regions(ends_s) + own_s
         self.delay_s = float(self.region_delay_s.max())
-        self.edge_delay_s = self.edge_delay_s + (self.region_made * self._hops.region_delay_s)[parent]
-        members = np.bincount(parent, minlength=len(region_s))
-        self.edge_j = self.edge_j + (self.region_made * self._hops.region_energy_j / members)[parent]
+        self.edge_delay_s = self.edge_delay_s + own_s[parent]
+        members = np.bincount(parent, minlength=len(own_s))
+        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent]
 
 
-class _Rows:
-    """Collects the rows of the edge iterations."""
-
-    def __init__(self) -> None:
-        self._iterations: list[dict[str, NDArray[Any]]] = []
-
-    def add(self, **columns: NDArray[Any]) -> None:
-        """Add an edge iteration."""
-        self._iterations.append(columns)
-
-    def stacked(self) -> dict[str, Any]:
-        """Return each column of all edge iterations, (Q, …)."""
-        return {name: np.stack([columns[name] for columns in self._iterations]) for name in self._iterations[0]}
+def _largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
+    """Return the largest value (n,) of each of so many groups, or 0; `group` is that of each, (n,)."""
+    largest = np.zeros(count)
+    np.maximum.at(largest, group, values)
+    return largest
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
@@ -582,23 +596,6 @@ def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
     first = rows[chosen.argmax(axis=0), np.arange(rows.shape[1])]
     with np.errstate(invalid="ignore"):
         return np.asarray(first + np.where(chosen, rows - first, 0.0).sum(axis=0) / chosen.sum(axis=0))
-
-
-def _limits(
-    rule: EdgeRule, edges: IntArray, num_edges: int, durations: Durations, planned_s: ArrayLike | None
-) -> FloatArray:
-    """Return the time limit of an iteration of each edge, (M,), s; infinity where there is none."""
-    limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
-    if rule.deadline is None:
-        return limit_s
-    if planned_s is None:
-        if np.ndim(durations.compute_s) == 2 or np.ndim(durations.upload_s) == 2:
-            raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
-        planned = np.zeros(num_edges)
-        np.maximum.at(planned, edges, durations.iteration_s)
-    else:
-        planned = np.asarray(planned_s, dtype=np.float64)
-    return np.asarray(np.minimum(limit_s, rule.deadline * planned))
 
 
 def _death_s(

@@ -20,7 +20,7 @@ import pytest
 
 from hflray import metrics
 from tests.golden import configurations, driver
-from tests.golden.trees import BILLS, COMMIT, INSIDE, LATER, ROOT, NoHistory, golden_tree, run_in
+from tests.golden.trees import BILLS, COMMIT, GROWN, INSIDE, LATER, ROOT, NoHistory, golden_tree, run_in
 
 # Relative tolerances by metric. The bound that L-BFGS-B reaches depends on memory addresses: a fleet's gap differed by
 # 2e-6 of itself between two runs of the same code.
@@ -100,6 +100,7 @@ def test_bills_are_those_of_6c93c38() -> None:
         (LATER, "later", len(driver.LATER)),
         (INSIDE, "inside", len(driver.INSIDE)),
         (INSIDE, "rounds", 0),  # parts of the world that change no model, and refusals
+        (GROWN, "systems", 0),
     ],
 )
 def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: int) -> None:

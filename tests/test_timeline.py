@@ -33,7 +33,7 @@ def test_an_edge_waits_for_all_by_default() -> None:
     assert found.delay_s == 6
     assert found.energy_j.tolist() == [[11, 22, 51]]
     assert found.end_s.tolist() == [[2, 4, 6]]
-    assert found.whole
+    assert found.participates.all()
     assert found.message_bits == 3 * Z
     assert found.wasted_j == 0
 
@@ -48,7 +48,6 @@ def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: 
     assert found.energy_j.tolist() == [[11, 22, 31]]  # 1 s of computing and 3 s of sending
     assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
     assert found.computed_s.tolist() == [[1, 2, 1]]
-    assert found.edge_samples().tolist() == [[30]]
     assert found.edge_weight().tolist() == [30]
     assert (found.wasted_j, found.discarded) == (31, 1 / 3)
 
@@ -77,6 +76,17 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
     assert found.end_s[0].tolist() == [2, 2, 2]
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_takes_no_time_is_over_at_once() -> None:
+    """Device 0 sends and device 1 computes in no time; device 2 is stopped in its computing, before such an upload."""
+    durations = Durations(arr(1, 0, 4), arr(1, 3, 4), arr(0, 1, 0), arr(5, 1, 5))
+    schedule, rule, work = Schedule([0, 1, 2], [0, 0, 0]), EdgeRule(deadline_s=2), Workload(Z, edge_iterations=1)
+    found = timeline(schedule, [1, 1, 1], work, durations, Hops.none(1), rule=rule)
+    assert found.energy_j.tolist() == [[6, 4, 2]]
+    assert found.bits.tolist() == [[Z, Z, 0]]
+    assert found.end_s.tolist() == [[1, 1, 2]]
+
+
 def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
     found = one_edge(EdgeRule(deadline_s=1.5))
     assert found.delay_s == 1.5
@@ -93,7 +103,7 @@ def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
     assert found.participates.tolist() == [[True, False], [False, True]]
     assert found.start_s.tolist() == [[0, 0], [2, 2]]
     assert found.delay_s == 4
-    assert found.edge_samples().tolist() == [[10], [40]]
+    assert (found.samples * found.participates).sum(axis=1).tolist() == [10, 40]
     assert found.edge_weight().tolist() == [40]
 
 
@@ -323,7 +333,7 @@ def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> No
         np.testing.assert_allclose(found.edge_delay_s, cost.edge_delay_s, rtol=1e-12)
         assert found.edge_idle_s == pytest.approx((cost.delay_s - cost.edge_delay_s).sum(), rel=1e-9, abs=1e-9)
         np.testing.assert_allclose(found.edge_energy_j, cost.edge_energy_j, rtol=1e-12)
-        assert found.whole
+        assert found.participates.all()
 
 
 class _Allocation:

@@ -62,7 +62,7 @@ def test_a_round_that_goes_as_planned_has_the_planned_bill(fleet) -> None:
     bill = happens.bill(cost, work.delay_weight)
     for name in ("energy_j", "delay_s", "objective", "message_bits", "edge_energy_j", "edge_delay_s"):
         np.testing.assert_allclose(getattr(bill, name), getattr(cost, name), rtol=1e-12, err_msg=name)
-    assert happens.whole
+    assert happens.participates.all()
     if fleet is TWO:
         assert happens.region_delay_s.max() == pytest.approx(cost.delay_s, rel=1e-12)
         assert happens.region_energy_j.sum() == pytest.approx(cost.energy_j, rel=1e-12)

@@ -31,10 +31,9 @@ from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
 from hflray.experiment.observers import Accountant, Conditions, UsersObserver, Watcher
 from hflray.experiment.planning import Planner
-from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, state_of
+from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, restored, state_of
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Scores, Target
-from hflray.experiment.turns import PlannedTurns, under_way_of
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
@@ -50,10 +49,9 @@ from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision, check_tree
 from hflray.training.network_check import check_network
-from hflray.training.program import AnyTask
 from hflray.training.state import RoundResult, RoundTask, TrainingState
 from hflray.world import World
-from hflray.world.turns import UnderWay
+from hflray.world.turns import PlannedTurns, UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -303,14 +301,13 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
-    def _task(self, plan: PlannedRound, wants_losses: bool) -> AnyTask | None:
+    def _task(self, plan: PlannedRound, wants_losses: bool) -> RoundTask | None:
         """Return what a round trains; None: nothing, because nobody is available."""
-        if plan.played is not None and self.turns is not None:
-            return self.turns.task(plan.played, plan.round, wants_losses)
-        if not len(plan.schedule.devices):
+        if plan.played is None and not len(plan.schedule):
             return None
-        reached = plan.timeline.reached if self.config.tree.gossip is not None else None
-        return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses, reached)
+        happens = plan.timeline
+        reached = happens.reached if self.config.tree.gossip is not None else None
+        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
@@ -495,7 +492,7 @@ class Experiment:
         for observer in self.observers:
             observer.load_state_dict(state)
         if self.turns is not None:
-            self.under_way = under_way_of(state["under_way"])
+            self.under_way = UnderWay.of_state(restored(state["under_way"]))
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 

@@ -20,13 +20,12 @@ from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
-from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet
 from hflray.physics.download import NoDownload
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
 from hflray.world import Outlook, World
-from hflray.world.turns import UnderWay, timeline_of
+from hflray.world.turns import PlannedTurns, UnderWay, timeline_of
 
 
 @dataclass(frozen=True, eq=False)

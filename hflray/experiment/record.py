@@ -278,6 +278,7 @@ class RoundRecord:
         saved = values.get("timeline")
         if saved is not None:
             saved["runs"] = Runs(**saved["runs"]) if saved.get("runs") else None
+            saved.pop("total_j", None)
             # hflray 0.1 had other names, and at first no delays
             saved.setdefault("device_delay_s", np.full(len(saved["devices"]), np.nan))
             for name, before in (("participates", "counts"), ("device_bits", "model_bits")):

@@ -27,7 +27,6 @@ from hflray.config import AllocationConfig, ExperimentConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, message_bits, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import unpacked
-from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet, build_fleet
 from hflray.fleet.fleet import DVFS, FDMA
 from hflray.physics import Access, Compute
@@ -39,7 +38,7 @@ from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.terminal.tables import TextTable
 from hflray.timeline import Timeline
 from hflray.world import Outlook, World, fates
-from hflray.world.turns import UnderWay, timeline_of, turn_fates
+from hflray.world.turns import PlannedTurns, UnderWay, timeline_of, turn_fates
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one

@@ -19,7 +19,7 @@ from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
 from hflray.support.live_metrics import SAMPLES, LiveMetric
-from hflray.training.edge import EdgeWorker
+from hflray.training.nodes import EdgeWorker
 
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector

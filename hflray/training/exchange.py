@@ -96,18 +96,6 @@ class EdgeTask(NamedTuple):
         return self.round, self.first
 
 
-class Trained(NamedTuple):
-    """What a host returns.
-
-    Attributes:
-        parts: a `Lifted` for each edge of the task.
-        memories: what its devices keep now, by device; None where the rule keeps nothing.
-    """
-
-    parts: Sequence[Ref]
-    memories: Ref | None
-
-
 def add_extra(extras: Iterable[Mapping[str, SumVector]]) -> dict[str, SumVector]:
     """Return the exact sums of vectors by name."""
     sums: dict[str, SumVector] = {}

@@ -24,12 +24,11 @@ from hflray.models import build, num_statistics, trained
 from hflray.training.actor_pool import ActorPool, pool_of
 from hflray.training.driver import train_round
 from hflray.training.exchange import Version
-from hflray.training.executor import Executor, LocalPool, Pool
+from hflray.training.executor import Executor, LocalPool
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, ModelEvaluation, Part, steps_of
 from hflray.training.plan import PoolSize, balance
-from hflray.training.program import AnyTask
 from hflray.training.start import last_line, start_ray
-from hflray.training.state import RoundResult, TrainingSetting, TrainingState
+from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
@@ -72,15 +71,15 @@ class Hierarchy:
         pool: where its work is done.
     """
 
-    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, pool: Pool, tree: Tree) -> None:
+    def __init__(self, job: LocalJob, data: DeviceData, num_edges: int, pool: Executor, tree: Tree) -> None:
         self.setting, self.pool, self._kind = setting_of(job, data, num_edges, tree), pool, job.problem.kind
         self._evaluated: dict[Part, int] = {part: data.evaluated(part) for part in get_args(Part)}
 
-    def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
         """Train a round of any clock; see `hflray.training.driver.train_round`."""
 
         def attempt() -> RoundResult:
-            return train_round(Executor(self.pool, self.setting.method), self.setting, task, before)
+            return train_round(self.pool, self.setting, task, before)
 
         return self._recovering(f"round {task.round_index}", attempt)
 

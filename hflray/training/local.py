@@ -25,7 +25,6 @@ from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, ResidentWeights
-from hflray.training.edge import add_up
 from hflray.training.exchange import EdgeTask, Lifted, Measured, Share, Version, delivered, measured
 from hflray.training.job import (
     EVALUATION_BATCH,
@@ -42,6 +41,7 @@ from hflray.training.job import (
 from hflray.training.kernel_base import Kernel
 from hflray.training.kernels import ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
+from hflray.training.nodes import add_up
 from hflray.training.rules.base import RESIDUAL, TURN, Memory, Received, recalled
 from hflray.training.rules.own import OwnTraining, after_training, begun
 

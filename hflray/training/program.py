@@ -1,7 +1,7 @@
 """The program of a round: what devices, edges and the cloud do, in the order in which it is submitted.
 
 A round is known whole before it is trained: who trains on which version of which edge's model, and when a model is
-combined, mixed in or merged. A program says it as a list of steps. It names models by keys, which are numbers, and
+combined, mixed in or merged. A program says it as a list of steps, which name models by keys, and
 `hflray.training.driver` puts values, or references to them, in their place. There are these kinds of round:
 
 * Cloud and edges wait: all edges of the round do their edge iterations in lockstep (Algorithm 1).
@@ -15,142 +15,50 @@ combined, mixed in or merged. A program says it as a list of steps. It names mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from hflray.aggregation import Frame
 from hflray.cost import Schedule
-from hflray.training.cloud import Gather, Merge
 from hflray.training.exchange import EdgeTask
 from hflray.training.iterations import Iterations
+from hflray.training.nodes import Gather, Merge
 from hflray.training.state import RoundTask, TrainingSetting
 from hflray.world.turns import AsynchronousRound, Turn
 
-Key = int  # of a version of a model, or of what a host hands up
+Key = tuple[Any, ...]
+CLOUD: Key = ("cloud",)
+Event = tuple[Any, ...]  # when it is in time, what orders it among those of one moment, and what writes it
 
 
-class PlayedTask(NamedTuple):
-    """What a round trains whose cloud or edges do not wait: the turns whose updates arrive in it.
-
-    Attributes:
-        round_index: i, from 1.
-        played: what happens in it.
-        mixes: whether edges take each device's model when it arrives.
-        together: whether the cloud combines the edges at one moment.
-        buffers: whether it has a buffer.
-        wants_losses: whether the losses of the devices are computed.
-    """
-
-    round_index: int
-    played: AsynchronousRound
-    mixes: bool = False
-    together: bool = False
-    buffers: bool = False
-    wants_losses: bool = False
-
-
-AnyTask = RoundTask | PlayedTask
-
-
-class Fetch(NamedTuple):
-    """An edge begins with a model of the state before the round.
+class Step(NamedTuple):
+    """A call of a host or an edge.
 
     Attributes:
-        key: of the model.
-        edge: the edge; None: any, because all begin with the same.
-        origin: "global": the global model; "fetched": what the edge fetched in an earlier round; "own": the model that
-            an edge has without a cloud; or the number of a version of an asynchronous edge.
+        does: its method: ``losses``, ``train`` (`hflray.training.local.DeviceHost`), ``finish``, ``close``, ``mix``,
+            ``gather`` or ``merge`` (`hflray.training.nodes.EdgeWorker`).
+        at, place: among whom, and the number of the host, edge or region; edges share workers.
+        arguments: the values that it gets.
+        reads: the keys of what it gets after them: a model, or something else that was made before. What the round has
+            not made is of the state before it: ``global`` (the model that an edge fetches, or all of them), ``fetched``
+            (what an edge fetched in an earlier round), ``version`` (an asynchronous edge's, by number), ``own`` (an
+            edge's without a cloud), ``memory`` (what devices of a host keep), ``residuals`` (what edges of a region
+            keep) or ``cloud``.
+        writes: the keys of its results.
+        hosts: the hosts that have made the last of `reads`, which a pool may add up on the way.
     """
 
-    key: Key
-    edge: int | None
-    origin: str | int
-
-
-class Train(NamedTuple):
-    """A host trains devices of one or several edges.
-
-    Attributes:
-        host: the host.
-        task: what it trains.
-        versions: the version with which each share of the task begins.
-        parts: the keys of what is handed up, one for each share.
-        ending: for each share, the devices whose losses are measured.
-    """
-
-    host: int
-    task: EdgeTask
-    versions: tuple[Key, ...]
-    parts: tuple[Key, ...]
-    ending: tuple[tuple[int, ...], ...] = ()
-
-
-class Combine(NamedTuple):
-    """An edge combines its devices (equation 2).
-
-    Attributes:
-        edge: the edge.
-        frame: where and when.
-        parts: host and key of what is combined.
-        before, after: the keys of the edge's version before and after it.
-        closes: whether the edge hands its sum to a cloud that adds sums (equation 16).
-    """
-
-    edge: int
-    frame: Frame
-    parts: tuple[tuple[int, Key], ...]
-    before: Key
-    after: Key
-    closes: bool = False
-
-
-class Mix(NamedTuple):
-    """An asynchronous edge takes the model of a device with a share; see `Combine` for the rest."""
-
-    edge: int
-    frame: Frame
-    share: float
-    part: Key
-    before: Key
-    after: Key
-
-
-class Arrive(NamedTuple):
-    """The cloud takes the model of an edge.
-
-    Attributes:
-        merge: how.
-        trained, fetched: the keys of the model, and of what the edge began with.
-        combined: the keys after the `Combine` steps of the turn, whose devices may have handed up more than models.
-        after: the key of what the edge fetches next.
-    """
-
-    merge: Merge
-    trained: Key
-    fetched: Key
-    combined: tuple[Key, ...]
-    after: Key
-
-
-class Meet(NamedTuple):
-    """A region combines its edges.
-
-    Attributes:
-        gather: how.
-        parts: the key of the model of each edge.
-        before, after: the keys of the region's version before and after it.
-    """
-
-    gather: Gather
-    parts: tuple[Key, ...]
-    before: Key
-    after: Key
-
-
-Step = Fetch | Train | Combine | Mix | Meet | Arrive
+    does: str
+    at: Literal["devices", "edges"]
+    place: int
+    arguments: tuple[Any, ...]
+    reads: tuple[Key, ...]
+    writes: tuple[Key, ...]
+    hosts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,21 +75,17 @@ class Program:
         keeps: the keys of versions of asynchronous edges that later rounds need, by edge and number.
     """
 
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     ends: Mapping[int, Key] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
     together: Iterations | None = None
     under_way: Mapping[int, Key] = field(default_factory=dict)
     keeps: Mapping[tuple[int, int], Key] = field(default_factory=dict)
 
-    def members(self) -> dict[int, list[int]]:
-        """Return the devices that each host trains, by host; a device that remembers something has one host."""
-        trained: dict[int, dict[int, None]] = {}
-        for step in self.steps:
-            if isinstance(step, Train):
-                every = (device for share in step.task.shares for device in share.devices)
-                trained.setdefault(step.host, {}).update(dict.fromkeys(every))
-        return {host: list(devices) for host, devices in trained.items()}
+    def members(self, host: int) -> list[int]:
+        """Return the devices that a host trains; a device that remembers something has one host."""
+        tasks: list[EdgeTask] = [s.arguments[0] for s in self.steps if s.does == "train" and s.place == host]
+        return list(dict.fromkeys(device for task in tasks for share in task.shares for device in share.devices))
 
 
 class _Writer:
@@ -189,30 +93,45 @@ class _Writer:
 
     def __init__(self, setting: TrainingSetting, wants_losses: bool, shared_start: bool) -> None:
         self.setting, self.wants_losses, self._shared = setting, wants_losses, shared_start
+        self.parts = setting.method.parts()
+        self._tells = bool(self.parts.rule.extra) or setting.method.measures
         self.steps: list[Step] = []
-        self.arrived: list[Key] = []  # what an edge fetches after each update of the round
-        self._fetched: dict[tuple[int | None, str | int], Key] = {}
-        self._keys = 0
 
     def key(self) -> Key:
         """Return a new key."""
-        self._keys += 1
-        return self._keys
-
-    def before(self, edge: int | None, origin: str | int) -> Key:
-        """Return the key of a model of the state before the round."""
-        if (edge, origin) not in self._fetched:
-            self._fetched[edge, origin] = self.key()
-            self.steps.append(Fetch(self._fetched[edge, origin], edge, origin))
-        return self._fetched[edge, origin]
+        return ("made", len(self.steps))
 
     def fetch(self, edge: int, source: int | None) -> Key:
         """Return the key of what an edge fetched after so many updates of this round; None: in an earlier round."""
         if source:
-            return self.arrived[source - 1]
-        if source is None:
-            return self.before(edge, "fetched")
-        return self.before(None if self._shared else edge, "global")
+            return ("arrived", source)
+        return ("fetched", edge) if source is None else ("global", None if self._shared else edge)
+
+    def train(
+        self, host: int, task: EdgeTask, versions: tuple[Key, ...], ending: Sequence[tuple[int, ...]]
+    ) -> tuple[Key, ...]:
+        """Write that a host trains each share of a task from a version; return the keys of what is handed up.
+
+        The losses of the devices in `ending`, of each share, are measured before.
+        """
+        if any(ending):
+            self.steps.append(Step("losses", "devices", host, (ending,), versions, (("losses", len(self.steps)),)))
+        memory: tuple[Key, ...] = (("memory", host),) if self.parts.remembers else ()
+        parts = tuple((*self.key(), k) for k in range(len(versions)))
+        arguments = (task,) if memory else (task, None)
+        self.steps.append(Step("train", "devices", host, arguments, (*memory, *versions), (*parts, *memory)))
+        return parts
+
+    def edge(
+        self, does: str, edge: int, frame: Frame, reads: Sequence[Key], hosts: Sequence[int] = (), *more: Any
+    ) -> Key:
+        """Write that an edge makes a version, and perhaps hands on what is beside models; return the version's key."""
+        after = self.key()
+        tells = () if does == "close" else (self._tells,)
+        beside = (("beside", after),) if any(tells) else ()
+        arguments = (self.setting.method.edge, frame, *tells, *more)
+        self.steps.append(Step(does, "edges", edge, arguments, tuple(reads), (after, *beside), tuple(hosts)))
+        return after
 
     def iteration(self, edges: Iterations, q: int, version: Mapping[int, Key], closing: bool = False) -> dict[int, Key]:
         """Write an edge iteration; return the version of each edge after it.
@@ -221,32 +140,58 @@ class _Writer:
             edges: the edge iterations of some edges in lockstep.
             q: the number of this one.
             version: the version of each edge before it.
-            closing: whether the last one of each edge hands its sum to the cloud.
+            closing: whether the last one of each edge hands its sum to the cloud (equation 16).
         """
         gathered: dict[int, list[tuple[int, Key]]] = {edge: [] for edge in edges.plans[q].edge_weights}
         for host, share in enumerate(edges.plans[q].shares):
             if not share:
                 continue
-            ending = tuple(edges.leaving(q, edge, devices) for edge, devices in share.items() if self.wants_losses)
-            parts = tuple(self.key() for _ in share)
-            versions = tuple(version[edge] for edge in share)
-            self.steps.append(Train(host, edges.task(q, share), versions, parts, ending))
+            ending = [edges.leaving(q, edge, devices) for edge, devices in share.items() if self.wants_losses]
+            parts = self.train(host, edges.task(q, share), tuple(version[edge] for edge in share), ending)
             for edge, part in zip(share, parts, strict=True):
                 gathered[edge].append((host, part))
-        after = {edge: self.key() for edge in gathered}
+        after = dict(version)
         for edge, every in gathered.items():
-            closes = closing and q == edges.last[edge]
-            frame = edges.edge_frame(q, edge)
-            self.steps.append(Combine(edge, frame, tuple(every), version[edge], after[edge], closes))
-        return {**version, **after}
+            closes, (hosts, parts) = closing and q == edges.last[edge], zip(*every, strict=True)
+            does, before = ("close", ()) if closes else ("finish", (version[edge],))
+            after[edge] = self.edge(does, edge, edges.edge_frame(q, edge), (*before, *parts), hosts)
+        return after
 
-    def arrive(self, merge: Merge, trained: Key, fetched: Key, combined: Sequence[Key]) -> None:
-        """Write that a model arrives at the cloud."""
-        self.arrived.append(self.key())
-        self.steps.append(Arrive(merge, trained, fetched, tuple(combined), self.arrived[-1]))
+    def arrive(
+        self, played: AsynchronousRound, number: int, edges: Iterations, trained: Key, fetched: Key,
+        combined: Sequence[Key] = (),
+    ) -> None:  # fmt: skip
+        """Write that the cloud takes the model of an edge.
+
+        Args:
+            played: the round.
+            number: the number of the update in it, from 0.
+            edges: the edge iterations of its turn.
+            trained, fetched: the keys of the model, and of what the edge began with.
+            combined: the versions of the turn, whose devices may have handed up more than models.
+        """
+        update, setting = played.updates[number], self.setting
+        turn = update.turn
+        merge = Merge(
+            method=setting.method,
+            seed=setting.seed,
+            sizes=setting.sizes,
+            num_devices=len(setting.samples),
+            position=(turn.round, turn.first + edges.count - 1),
+            edge=turn.edge,
+            rate=edges.rate_of(turn.edge),
+            extra_bits=edges.extra_bits,
+            share=update.share,
+            shares=tuple(update.shares.items()),
+            buffers=played.rule is not None and played.rule.buffer > 1,
+            steps=update.steps,
+        )
+        beside = [("beside", key) for key in combined if self._tells]
+        reads = (CLOUD, trained, fetched, *beside)
+        self.steps.append(Step("merge", "edges", 0, (merge,), reads, (("arrived", number + 1), CLOUD)))
 
 
-def program_of(task: AnyTask, setting: TrainingSetting, hosts: int, shared_start: bool) -> Program:
+def program_of(task: RoundTask, setting: TrainingSetting, hosts: int, shared_start: bool) -> Program:
     """Return the program of a round.
 
     Args:
@@ -256,22 +201,20 @@ def program_of(task: AnyTask, setting: TrainingSetting, hosts: int, shared_start
         shared_start: whether all edges that fetch the global model get the same.
     """
     writer = _Writer(setting, task.wants_losses, shared_start)
-    if isinstance(task, RoundTask):
-        edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts)
-        if setting.tree.graph is not None:
-            return _of_gossip(writer, task, edges)
-        return _of_a_cloud(writer, edges) if setting.tree.regions is None else _of_regions(writer, edges)
-    turns = [update.turn for update in task.played.updates]
-    return (_of_mixing_edges if task.mixes else _of_waiting_edges)(writer, task, turns, hosts)
+    if task.played is not None:
+        return _of_turns(writer, task.round_index, task.played, hosts)
+    edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts)
+    if setting.tree.graph is not None:
+        return _of_gossip(writer, task, edges)
+    return _of_a_cloud(writer, edges) if setting.tree.regions is None else _of_regions(writer, edges)
 
 
 def _of_a_cloud(writer: _Writer, edges: Iterations) -> Program:
     """Return the program of Algorithm 1."""
     version = {edge: writer.fetch(edge, 0) for edge in edges.last}
-    closing = writer.setting.method.parts().adds_totals
     for q in range(edges.count):
-        version = writer.iteration(edges, q, version, closing)
-    return Program(tuple(writer.steps), version, edges.weights_in(0, edges.count), edges)
+        version = writer.iteration(edges, q, version, writer.parts.adds_totals)
+    return Program(writer.steps, version, edges.weights_in(0, edges.count), edges)
 
 
 def _of_regions(writer: _Writer, edges: Iterations) -> Program:
@@ -292,155 +235,146 @@ def _of_regions(writer: _Writer, edges: Iterations) -> Program:
             continue
         weights = edges.weights_in(q + 1 - block, q + 1)
         for region in sorted({parent[edge] for edge in weights}):
-            members = sorted(edge for edge in weights if parent[edge] == region)
+            members = tuple(sorted(edge for edge in weights if parent[edge] == region))
             sent = tuple(weights[edge] for edge in members)
             frame = edges.frame_above("region", region, q, sent)
-            gather = Gather(setting.method, frame, setting.sizes, tuple(members), sent)
-            before = model.get(region, writer.fetch(members[0], 0))
+            gather = Gather(setting.method, frame, setting.sizes, members, sent)
+            before, residuals = model.get(region, writer.fetch(members[0], 0)), ("residuals", region)
+            reads = (before, residuals, *(version[edge] for edge in members))
             model[region], weight[region] = writer.key(), sum(sent)
-            writer.steps.append(Meet(gather, tuple(version[edge] for edge in members), before, model[region]))
+            writer.steps.append(Step("gather", "edges", region, (gather,), reads, (model[region], residuals)))
         version = {edge: model.get(parent[edge], key) for edge, key in version.items()}
     count = setting.num_edges
     ends = {count + region: key for region, key in model.items()}
-    return Program(tuple(writer.steps), ends, {count + region: weight[region] for region in model}, edges)
+    return Program(writer.steps, ends, {count + region: weight[region] for region in model}, edges)
 
 
 def _of_gossip(writer: _Writer, task: RoundTask, edges: Iterations) -> Program:
     """Return the program of a round in which edges mix their models with those of their neighbours, without a cloud."""
     num_edges = writer.setting.num_edges
     mixing = range(num_edges) if task.mixes is None else np.flatnonzero(task.mixes).tolist()
-    version = {edge: writer.before(edge, "own") for edge in sorted({*edges.last, *mixing})}
+    version: dict[int, Key] = {edge: ("own", edge) for edge in sorted({*edges.last, *mixing})}
     for q in range(edges.count):
         version = writer.iteration(edges, q, version)
-    return Program(tuple(writer.steps), {edge: version[edge] for edge in mixing}, together=edges)
+    return Program(writer.steps, {edge: version[edge] for edge in mixing}, together=edges)
 
 
-def _of_waiting_edges(writer: _Writer, task: PlayedTask, turns: Sequence[Turn], hosts: int) -> Program:
-    """Return the program of turns in which edges wait for their devices.
+def _of_turns(writer: _Writer, index: int, played: AsynchronousRound, hosts: int) -> Program:
+    """Return the program of turns, whose steps stand in the order of time."""
+    turns, dealt = [update.turn for update in played.updates], _Dealt(writer.setting, hosts)
+    versions: dict[tuple[int, int], Key] = {}  # of asynchronous edges, by edge and number
+    if any(turn.mixes is not None for turn in turns):
+        events = _mixing(writer, index, played, dealt, versions)
+    else:
+        events = _waiting(writer, index, played, dealt)
+    for *_, do in sorted(events, key=lambda event: event[:-1]):
+        do()
+    # What later rounds need: what edges under way have fetched, and versions of edges that exist now. Those that a turn
+    # under way makes do not exist before its update arrives.
+    after = played.after
+    under_way = {turn.edge: writer.fetch(turn.edge, _source(turn, index)) for turn in after.turns}
+    first = {turn.edge: turn.fetched for turn in after.turns}
+    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
+    needed += [(edge, waiting.version) for edge, waiting in after.waiting]
+    exist = sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})
+    keeps = {key: versions.get(key, ("version", *key)) for key in exist}
+    if played.rule is not None or not turns:
+        return Program(writer.steps, under_way=under_way, keeps=keeps)
+    ends = {turn.edge: versions[turn.edge, turn.fetched + len(turn.mixed)] for turn in turns}
+    together = _in_lockstep(writer.setting, index, turns)
+    return Program(writer.steps, ends, together.weights_in(0, 1), together, under_way, keeps)
+
+
+def _waiting(writer: _Writer, index: int, played: AsynchronousRound, dealt: _Dealt) -> list[Event]:
+    """Return when what is written in turns in which edges wait for their devices.
 
     An update comes before an edge iteration that begins at the same moment, because the edge of that iteration may have
     fetched what the update made. Updates keep their order.
     """
-    setting, dealt = writer.setting, _Dealt(writer.setting, hosts)
-    iterations = []
-    for turn in turns:
+    setting, turns = writer.setting, [update.turn for update in played.updates]
+    versions: list[list[Key]] = [[writer.fetch(turn.edge, _source(turn, index))] for turn in turns]
+    events: list[Event] = []
+
+    def iterate(number: int, edges: Iterations, q: int) -> None:
+        edge, before = turns[number].edge, versions[number][-1]
+        after = writer.iteration(edges, q, {edge: before})[edge]
+        versions[number] += [after] if after != before else []
+
+    def arrive(number: int, edges: Iterations) -> None:
+        fetched, *combined = versions[number]
+        writer.arrive(played, number, edges, versions[number][-1], fetched, combined)
+
+    for number, turn in enumerate(turns):
         rows = turn.happens
         order = np.argsort(-setting.samples[rows.devices], kind="stable")
         host = np.empty(len(order), dtype=np.intp)
         host[order] = [dealt.host(device) for device in rows.devices[order].tolist()]
         schedule = Schedule(rows.devices, np.full(len(rows.devices), turn.edge))
-        iterations.append(Iterations(setting, turn.round, schedule, rows.participates, hosts, turn.first, host))
-    fetched: dict[int, Key] = {}
-    version: dict[int, Key] = {}
-    combined: list[list[Key]] = [[] for _ in turns]
-    for number, q in _in_time(turns):
-        turn, edge = turns[number], turns[number].edge
-        if q is None:
-            merge = _merge(task, number, iterations[number])
-            writer.arrive(merge, version[number], fetched[number], combined[number])
-            continue
-        if number not in fetched:
-            fetched[number] = version[number] = writer.fetch(edge, _source(turn, task.round_index))
-        after = writer.iteration(iterations[number], q, {edge: version[number]})[edge]
-        combined[number] += [after] if after != version[number] else []
-        version[number] = after
-    under_way = _under_way(writer, task)
-    return Program(tuple(writer.steps), under_way=under_way)
+        edges = Iterations(setting, turn.round, schedule, rows.participates, dealt.hosts, turn.first, host)
+        events.append((turn.end_s, 0, number, 0, partial(arrive, number, edges)))
+        begins_s = turn.begin_s + np.concatenate([[0.0], rows.iteration_end_s[:-1, 0]])
+        events += [(at_s, 1, number, q, partial(iterate, number, edges, q)) for q, at_s in enumerate(begins_s.tolist())]
+    return events
 
 
-def _in_time(turns: Sequence[Turn]) -> list[tuple[int, int | None]]:
-    """Return the number of a turn and its edge iteration, None for its update, in the order of time."""
-    events: list[tuple[float, int, int, int, int | None]] = []
-    for number, turn in enumerate(turns):
-        events.append((turn.end_s, 0, number, 0, None))
-        begins_s = turn.begin_s + np.concatenate([[0.0], turn.happens.iteration_end_s[:-1, 0]])
-        events += [(begin_s, 1, number, q, q) for q, begin_s in enumerate(begins_s.tolist())]
-    return [(number, q) for *_, number, _, q in sorted(events, key=lambda event: event[:4])]
+def _mixing(
+    writer: _Writer, index: int, played: AsynchronousRound, dealt: _Dealt, versions: dict[tuple[int, int], Key]
+) -> list[Event]:
+    """Return when what is written in turns in which edges take each device's model when it arrives.
 
-
-def _of_mixing_edges(writer: _Writer, task: PlayedTask, turns: Sequence[Turn], hosts: int) -> Program:
-    """Return the program of turns in which edges take each device's model when it arrives."""
-    setting, dealt = writer.setting, _Dealt(writer.setting, hosts)
-    versions: dict[tuple[int, int], Key] = {}
-    trained: dict[tuple[int, int], tuple[Iterations, Key]] = {}
-    mixes = [turn.mixed for turn in turns]
-    last = {mix.arrival.device: (number, k) for number, every in enumerate(mixes) for k, mix in enumerate(every)}
-
-    def version(edge: int, number: int) -> Key:
-        return versions[edge, number] if (edge, number) in versions else writer.before(edge, number)
-
-    def fetch(number: int, _: int) -> None:
-        turn = turns[number]
-        versions[turn.edge, turn.fetched] = writer.fetch(turn.edge, _source(turn, task.round_index))
+    Moments grow in a turn, so that rounding cannot order an event before one that it needs: the fetch from the cloud,
+    the training of an arrival, its mixing, and the update of the cloud.
+    """
+    setting, turns = writer.setting, [update.turn for update in played.updates]
+    last = {mix.arrival.device: (number, k) for number, turn in enumerate(turns) for k, mix in enumerate(turn.mixed)}
+    trained: dict[tuple[int, int], tuple[Frame, Key]] = {}
 
     def train(number: int, k: int) -> None:
-        edge, arrival = turns[number].edge, mixes[number][k].arrival
+        edge, arrival = turns[number].edge, turns[number].mixed[k].arrival
         host, devices = dealt.host(arrival.device), (arrival.device,)
-        schedule = Schedule(np.array(devices), np.array([edge]))
-        alone = Iterations(
-            setting, arrival.round, schedule, np.ones((1, 1), dtype=bool), hosts, arrival.number, np.array([host])
-        )
-        ending = (devices,) if task.wants_losses and last[arrival.device] == (number, k) else ()
-        part, begins = writer.key(), version(edge, arrival.version)
-        writer.steps.append(Train(host, alone.task(0, {edge: devices}), (begins,), (part,), ending))
-        trained[number, k] = alone, part
+        schedule, alone = Schedule(np.array(devices), np.array([edge])), np.ones((1, 1), dtype=bool)
+        edges = Iterations(setting, arrival.round, schedule, alone, dealt.hosts, arrival.number, np.array([host]))
+        ending = [devices] if writer.wants_losses and last[arrival.device] == (number, k) else []
+        begins = versions.get((edge, arrival.version), ("version", edge, arrival.version))
+        (part,) = writer.train(host, edges.task(0, {edge: devices}), (begins,), ending)
+        trained[number, k] = edges.edge_frame(0, edge), part
 
     def mix(number: int, k: int) -> None:
         edge, before = turns[number].edge, turns[number].fetched + k
-        alone, part = trained.pop((number, k))
-        after = versions[edge, before + 1] = writer.key()
-        frame, share = alone.edge_frame(0, edge), mixes[number][k].share
-        writer.steps.append(Mix(edge, frame, share, part, versions[edge, before], after))
+        frame, part = trained.pop((number, k))
+        reads, share = (versions[edge, before], part), turns[number].mixed[k].share
+        versions[edge, before + 1] = writer.edge("mix", edge, frame, reads, (), share)
 
-    def arrive(number: int, _: int) -> None:
-        if task.together:
-            return
+    def arrive(number: int) -> None:
         turn = turns[number]
-        merge = _merge(task, number, _in_lockstep(setting, task.round_index, [turn]))
-        ends = versions[turn.edge, turn.fetched + len(mixes[number])]
-        writer.arrive(merge, ends, versions[turn.edge, turn.fetched], ())
+        fetched, trained = (versions[turn.edge, turn.fetched + k] for k in (0, len(turn.mixed)))
+        writer.arrive(played, number, _in_lockstep(setting, index, [turn]), trained, fetched)
 
-    for event, number, k in _mixes_in_time(turns, task.round_index, (fetch, train, mix, arrive)):
-        event(number, k)
-    ends = {turn.edge: versions[turn.edge, turn.fetched + len(mixes[n])] for n, turn in enumerate(turns)}
-    keeps = {key: version(*key) for key in _versions_to_keep(task.played)}
-    together = _in_lockstep(setting, task.round_index, turns) if task.together and turns else None
-    under_way = _under_way(writer, task)
-    weights = {} if together is None else together.weights_in(0, 1)
-    return Program(tuple(writer.steps), ends if together else {}, weights, together, under_way, keeps)
-
-
-def _mixes_in_time(turns: Sequence[Turn], index: int, kinds: Sequence[Callable[[int, int], None]]) -> list[Any]:
-    """Return what happens in the order of time, as one of four `kinds`, the number of the turn and of the arrival.
-
-    The kinds are the fetch from the cloud, the training of an arrival, its mixing, and the update of the cloud. Moments
-    grow in a turn, so that rounding cannot order an event before one that it needs.
-    """
-    fetch, train, mix, arrive = kinds
-    events: list[tuple[float, int, int, Any]] = []
+    events: list[Event] = []
     made: dict[tuple[int, int], float] = {}  # when a version of an edge is made
-    updates: list[float] = []
+    updates: list[float] = [0.0]
     for number, turn in enumerate(turns):
         source = _source(turn, index)
-        ready_s = updates[source - 1] if source else turn.begin_s
-        now_s = made[turn.edge, turn.fetched] = max(turn.begin_s, ready_s)
-        events.append((now_s, number, -1, (fetch, number, 0)))
+        versions[turn.edge, turn.fetched] = writer.fetch(turn.edge, source)
+        now_s = made[turn.edge, turn.fetched] = max(turn.begin_s, updates[source] if source else turn.begin_s)
         for k, arriving in enumerate(turn.mixed):
             arrival = arriving.arrival
             begin_s = max(arrival.begin_s, made.get((turn.edge, arrival.version), arrival.begin_s))
             now_s = made[turn.edge, turn.fetched + k + 1] = max(now_s, arriving.moment_s, begin_s)
-            events.append((begin_s, number, 2 * max(0, arrival.version - turn.fetched) + 1, (train, number, k)))
-            events.append((now_s, number, 2 * k + 2, (mix, number, k)))
-        updates.append(max([now_s, turn.end_s, *updates[-1:]]))
-        events.append((updates[-1], number, 2 * len(turn.mixed) + 3, (arrive, number, 0)))
-    return [event for *_, event in sorted(events, key=lambda event: event[:3])]
+            order = 2 * max(0, arrival.version - turn.fetched) + 1
+            events.append((begin_s, number, order, partial(train, number, k)))
+            events.append((now_s, number, 2 * k + 2, partial(mix, number, k)))
+        updates.append(max(now_s, turn.end_s, updates[-1]))
+        if played.rule is not None:
+            events.append((updates[-1], number, 2 * len(turn.mixed) + 3, partial(arrive, number)))
+    return events
 
 
 class _Dealt:
     """Deals devices to hosts, each to the one with the least work so far; a device keeps its host, and its memory."""
 
     def __init__(self, setting: TrainingSetting, hosts: int) -> None:
-        self._samples, self._load = setting.samples, np.zeros(hosts, dtype=np.int64)
+        self.hosts, self._samples, self._load = hosts, setting.samples, np.zeros(hosts, dtype=np.int64)
         self._host: dict[int, int] = {}
 
     def host(self, device: int) -> int:
@@ -457,43 +391,6 @@ def _in_lockstep(setting: TrainingSetting, index: int, turns: Sequence[Turn]) ->
     return Iterations(setting, index, Schedule(devices, edges), np.ones((1, len(devices)), dtype=bool), 1)
 
 
-def _merge(task: PlayedTask, number: int, iterations: Iterations) -> Merge:
-    """Return the update of the cloud with a number, from 0, in the round; its turn has these edge iterations."""
-    update, setting = task.played.updates[number], iterations.setting
-    turn = update.turn
-    return Merge(
-        method=setting.method,
-        seed=setting.seed,
-        sizes=setting.sizes,
-        num_devices=len(setting.samples),
-        position=(turn.round, turn.first + iterations.count - 1),
-        edge=turn.edge,
-        rate=iterations.rate_of(turn.edge),
-        extra_bits=iterations.extra_bits,
-        share=update.share,
-        shares=tuple(update.shares.items()),
-        buffers=task.buffers,
-        steps=update.steps,
-    )
-
-
 def _source(turn: Turn, index: int) -> int | None:
     """Return how many updates the round had before an edge fetched; None: it fetched in an earlier round."""
     return turn.position if turn.round == index else None
-
-
-def _under_way(writer: _Writer, task: PlayedTask) -> dict[int, Key]:
-    """Return the key of what each edge has fetched that is under way at the end of the round."""
-    return {turn.edge: writer.fetch(turn.edge, _source(turn, task.round_index)) for turn in task.played.after.turns}
-
-
-def _versions_to_keep(played: AsynchronousRound) -> list[tuple[int, int]]:
-    """Return edge and version of the models that later rounds need, and that exist after this one.
-
-    The versions that a turn under way makes do not exist before its update arrives.
-    """
-    after = played.after
-    first = {turn.edge: turn.fetched for turn in after.turns}
-    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
-    needed += [(edge, waiting.version) for edge, passes in after.passes().items() for waiting in passes]
-    return sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from hflray.training.exchange import Version
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
 from hflray.training.rules.own import started
+
+if TYPE_CHECKING:
+    from hflray.world.turns import AsynchronousRound
 
 PREFIX = "training."  # of the names of arrays in a checkpoint
 Losses = Mapping[int, tuple[float, float]]  # mean loss and utility, by device
@@ -107,6 +110,8 @@ class RoundTask(NamedTuple):
             and if no edge has any, the global model stays.
         wants_losses: whether the losses of the devices are computed.
         mixes: without a cloud, which edges send their models to their neighbours and take theirs, (M,); None: all.
+        played: what happens where cloud or edges do not wait; the turns whose updates arrive are trained, in place of
+            the schedule. None: they wait.
     """
 
     round_index: int
@@ -114,6 +119,7 @@ class RoundTask(NamedTuple):
     participates: BoolArray
     wants_losses: bool = False
     mixes: BoolArray | None = None
+    played: AsynchronousRound | None = None
 
 
 class RoundResult(NamedTuple):

@@ -1,9 +1,9 @@
-"""What happens under an asynchronous cloud: turns of edges, their updates, and the rounds that these make.
+"""What happens in a round in which the cloud, or the edges, do not wait: turns of edges, and the updates they make.
 
 A *turn* is what an edge does between two exchanges with the cloud: it fetches the global model, trains Q edge
 iterations with the devices of the newest plan, and sends its model. A turn is drawn and timed whole at its start. The
-cloud takes updates in the order of their arrivals, of which the lower edge wins ties. A round is U updates. All times
-are seconds since the start of the first round.
+cloud takes updates in the order of their arrivals, of which the lower edge wins ties. A round is U updates, or where
+the cloud waits one of each edge. All times are seconds since the start of the first round.
 
 * A turn of which no row counts sends nothing, and neither does one whose edge fails. The edge waits for the next plan.
 * A round also ends when nothing is under way. It then lasts at least as long as one in which nobody is available.
@@ -15,17 +15,24 @@ that are under way when a turn ends belong to the bill of that turn, and are mix
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from hflray.allocation import Allocation
 from hflray.clock.asynchronous import Asynchrony, fedat_shares
-from hflray.clock.mixing import MixedArrival, Pass
-from hflray.cost import Schedule
+from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.mixing import MixedArrival, MixedTurn, Pass, mix_turn
+from hflray.config import ExperimentConfig
+from hflray.config.clock import AsynchronousEdgeConfig
+from hflray.cost import RoundCost, Schedule, Senders, Workload, hops
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.timeline import Runs, Timeline
+from hflray.timeline import Durations, Runs, Timeline, laid_out, part_of
+from hflray.world.world import Outlook, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +52,8 @@ class Turn:
         power_w: what its devices draw while they send, (n,), W.
         happens: what happens, in seconds since its beginning; the edge is the only one and has the number 0.
         fetched: the version of the edge when the turn begins, for an asynchronous edge.
-        mixes: the numbers of each arrival that an asynchronous edge mixes in, (A, 14); None: the edge waits.
+        mixes: the arrivals that an asynchronous edge mixes in; None: the edge waits.
+        passes: the number (`Pass.number`) of the first pass of each device in the turn, (n,); None: the edge waits.
     """
 
     edge: int
@@ -60,21 +68,21 @@ class Turn:
     power_w: FloatArray
     happens: Timeline
     fetched: int = 0
-    mixes: FloatArray | None = None
+    mixes: tuple[MixedArrival, ...] | None = None
+    passes: IntArray | None = None
 
     @property
     def mixed(self) -> tuple[MixedArrival, ...]:
         """The arrivals that an asynchronous edge mixes in."""
-        rows = () if self.mixes is None else self.mixes
-        last = len(Pass._fields)
-        return tuple(MixedArrival(pass_of(row[:last]), float(row[last]), int(row[-2]), float(row[-1])) for row in rows)
+        return self.mixes or ()
 
     @property
     def trained(self) -> tuple[IntArray, BoolArray]:
         """The devices that train for its update, (n,), and in which edge iterations or passes, (Q, n)."""
         if self.mixes is None:
             return self.happens.devices, self.happens.participates
-        return self.mixes[:, 0].astype(np.intp), np.ones((1, len(self.mixes)), dtype=bool)
+        devices = np.array([mix.arrival.device for mix in self.mixes], dtype=np.intp)
+        return devices, np.ones((1, len(devices)), dtype=bool)
 
     def rows_of(self, device: int) -> BoolArray:
         """Return whether each row of a device counts, (Q, 1), or each pass that it began, (q,), or nothing, (Q, 0)."""
@@ -93,11 +101,6 @@ class Turn:
         return self.begin_s + float(self.happens.edge_delay_s[0])
 
     @property
-    def hop_begin_s(self) -> float:
-        """When it begins to send to the cloud."""
-        return self.begin_s + float(self.happens.iteration_end_s[-1, 0])
-
-    @property
     def busy_until_s(self) -> FloatArray:
         """When the last row of each device ends, (n,); when the turn begins if it has none."""
         last = np.nanmax(np.vstack([self.happens.end_s, np.zeros((1, len(self.power_w)))]), axis=0)
@@ -108,43 +111,35 @@ class Turn:
         """When nothing more is spent on it."""
         return max(self.end_s, float(self.busy_until_s.max(initial=self.end_s)))
 
+    def ended(self, begin_s: float, end_s: float) -> BoolArray:
+        """Return which rows end in a round, (Q, n)."""
+        moment_s = self.begin_s + self.happens.end_s
+        return (moment_s <= end_s) & ((moment_s > begin_s) | (self.begin_s >= begin_s))
+
     def spent(self, moment_s: float) -> Spent:
         """Return what it has spent until a moment."""
         rows, now_s = self.happens, moment_s - self.begin_s
-        all_bits, hop_j = float(rows.bits.sum()), float(rows.edge_energy_j[0] - rows.energy_j.sum())
         received_s, down_j = rows.start_s, 0.0
+        all_bits, hop_j = float(rows.bits.sum()), float(rows.edge_energy_j[0] - rows.energy_j.sum())
         if rows.received_s is not None and rows.download_j is not None:
             received_s = np.where(np.isfinite(rows.received_s), rows.received_s, rows.end_s)
-            parts = rows.download_j * np.nan_to_num(_share(rows.start_s, received_s, now_s), nan=1.0)
+            parts = rows.download_j * part_of(now_s - rows.start_s, received_s - rows.start_s)
             down_j, hop_j = float(parts.sum()), hop_j - float(rows.download_j.sum())
         hop_bits = rows.message_bits - all_bits
         if moment_s >= self.settled_s:
             return Spent(rows.spent_j, rows.busy_s, all_bits + hop_bits, hop_j + down_j)
         if now_s <= 0:
             return Spent(np.zeros_like(self.power_w), np.zeros_like(self.power_w), 0.0, 0.0)
-        with np.errstate(invalid="ignore"):
-            computed_s = np.where(np.isfinite(rows.computed_s), rows.computed_s, rows.end_s)
-            sending_s = rows.end_s - computed_s
-            sending_j = self.power_w * sending_s
-            computed = _share(received_s, computed_s, now_s)
-            sent = _share(computed_s, rows.end_s, now_s)
-            spent_j = np.nansum((rows.energy_j - sending_j) * computed + sending_j * sent, axis=0)
-            busy_s = np.nansum(np.clip(now_s - rows.start_s, 0.0, rows.end_s - rows.start_s), axis=0)
-        hop = float(_share(rows.iteration_end_s[-1], rows.edge_delay_s, now_s)[0])
-        bits = float(np.nansum(rows.bits * np.nan_to_num(sent)))
-        return Spent(spent_j, busy_s, bits + hop * hop_bits, hop * hop_j + down_j)
-
-
-def pass_of(row: FloatArray) -> Pass:
-    """Return the pass with these numbers, (11,)."""
-    numbers = Pass(*row.tolist())
-    return numbers._replace(
-        device=int(numbers.device),
-        round=int(numbers.round),
-        number=int(numbers.number),
-        arrives=bool(numbers.arrives),
-        version=int(numbers.version),
-    )
+        computed_s = np.where(np.isfinite(rows.computed_s), rows.computed_s, rows.end_s)
+        sending_s = rows.end_s - computed_s
+        sending_j = self.power_w * sending_s
+        computed = part_of(now_s - received_s, computed_s - received_s)
+        sent = part_of(now_s - computed_s, sending_s)
+        spent_j = np.nansum((rows.energy_j - sending_j) * computed + sending_j * sent, axis=0)
+        busy_s = np.nansum(np.clip(now_s - rows.start_s, 0.0, rows.end_s - rows.start_s), axis=0)
+        iterated_s = rows.iteration_end_s[-1]
+        hop = float(part_of(now_s - iterated_s, rows.edge_delay_s - iterated_s)[0])
+        return Spent(spent_j, busy_s, float(np.nansum(rows.bits * sent)) + hop * hop_bits, hop * hop_j + down_j)
 
 
 class Spent(NamedTuple):
@@ -162,13 +157,10 @@ class Spent(NamedTuple):
     bits: float
     hop_j: float
 
-
-def _share(begin_s: FloatArray, end_s: FloatArray, now_s: float) -> FloatArray:
-    """Return the share of each interval that is over; an interval without length is over at its end."""
-    length_s = end_s - begin_s
-    with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.clip((now_s - begin_s) / length_s, 0.0, 1.0)
-    return np.where(length_s > 0, part, (now_s >= end_s).astype(np.float64))
+    def since(self, before: Spent) -> Spent:
+        """Return what it has spent since it had spent this much."""
+        devices_j, busy_s = self.devices_j - before.devices_j, self.busy_s - before.busy_s
+        return Spent(devices_j, busy_s, self.bits - before.bits, self.hop_j - before.hop_j)
 
 
 class Update(NamedTuple):
@@ -191,7 +183,7 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class UnderWay:
-    """The cloud's clock between rounds.
+    """The clock between rounds.
 
     Attributes:
         clock_s: the end of the last round, s.
@@ -201,8 +193,7 @@ class UnderWay:
         begun: the turns that each edge has begun so far, (M,).
         turns: the turns under way, by edge.
         trailing: the turns that have ended, and of which a pass is under way.
-        waiting: the passes that asynchronous edges will not have mixed in when their turns end, a row for each with its
-            edge and the numbers of the pass, (W, 12).
+        waiting: the passes that asynchronous edges will not have mixed in when their turns end, each with its edge.
         edge_versions: the version of each asynchronous edge then, (M,); -1 before its first turn.
     """
 
@@ -213,7 +204,7 @@ class UnderWay:
     begun: IntArray
     turns: tuple[Turn, ...] = ()
     trailing: tuple[Turn, ...] = ()
-    waiting: FloatArray = field(default_factory=lambda: np.zeros((0, 1 + len(Pass._fields))))
+    waiting: tuple[tuple[int, Pass], ...] = ()
     edge_versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     @classmethod
@@ -222,39 +213,46 @@ class UnderWay:
         none = np.zeros(num_edges, dtype=np.intp)
         return cls(0.0, 0, 0, none, none.copy(), edge_versions=none - 1)
 
-    def passes(self) -> dict[int, tuple[Pass, ...]]:
-        """Return the passes of `waiting` by edge."""
-        by_edge: dict[int, tuple[Pass, ...]] = {}
-        for row in self.waiting:
-            by_edge[int(row[0])] = (*by_edge.get(int(row[0]), ()), pass_of(row[1:]))
-        return by_edge
+    @classmethod
+    def of_state(cls, values: dict[str, Any]) -> Self:
+        """Return the clock of its values as `hflray.experiment.record.restored` returns them."""
+
+        def turn(saved: Mapping[str, Any]) -> Turn:
+            mixes = saved["mixes"] and tuple(MixedArrival(Pass(*of), *numbers) for of, *numbers in saved["mixes"])
+            return Turn(**{**saved, "happens": Timeline(**saved["happens"]), "mixes": mixes and tuple(mixes)})
+
+        waiting = tuple((edge, Pass(*of)) for edge, of in values["waiting"])
+        return cls(
+            **{**values, **{name: tuple(map(turn, values[name])) for name in ("turns", "trailing")}, "waiting": waiting}
+        )
 
     def held_hz(self, num_edges: int) -> FloatArray:
         """Return the bandwidth that devices hold at edges between two turns, (M,), Hz."""
         held_hz = np.zeros(num_edges)
-        between = set(range(num_edges)) - {turn.edge for turn in self.turns}
-        for edge, passes in self.passes().items():
-            if edge in between:
-                held_hz[edge] = sum(under_way.bandwidth_hz for under_way in passes if self.clock_s < under_way.end_s)
+        in_turn = {turn.edge for turn in self.turns}
+        for edge, under_way in self.waiting:
+            if edge not in in_turn and self.clock_s < under_way.end_s:
+                held_hz[edge] += under_way.bandwidth_hz
         return held_hz
 
     @property
     def busy(self) -> IntArray:
         """The devices of which a row has not ended."""
         turns = (*self.trailing, *self.turns)
-        devices = [turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns]
-        return np.concatenate([np.zeros(0, dtype=np.intp), *devices])
+        busy: IntArray = _joined([t.happens.devices[t.busy_until_s > self.clock_s] for t in turns], np.intp)
+        return busy
 
 
 @dataclass(frozen=True, eq=False)
 class AsynchronousRound:
-    """A round of an asynchronous cloud.
+    """A round of a cloud, or of edges, that do not wait.
 
     Attributes:
         begin_s, end_s: when it begins and ends, s.
         updates: the updates, in their order.
         turns: all turns of which something happens in it.
         after: the clock after it.
+        rule: how the cloud takes updates; None: it combines the edges when the slowest has sent.
     """
 
     begin_s: float
@@ -262,13 +260,17 @@ class AsynchronousRound:
     updates: tuple[Update, ...]
     turns: tuple[Turn, ...]
     after: UnderWay
+    rule: Asynchrony | None = None
+
+
+Begin = Callable[[int, float, int], Turn | None]
 
 
 def play(
-    rule: Asynchrony,
+    rule: Asynchrony | None,
     before: UnderWay,
     planned: Sequence[int],
-    begin: Callable[[int, float, int], Turn | None],
+    begin: Begin,
     *,
     ready_s: float = 0.0,
     wait_s: float = 0.0,
@@ -276,7 +278,7 @@ def play(
     """Return what happens in a round.
 
     Args:
-        rule: how the cloud takes updates.
+        rule: how the cloud takes updates; None: each edge with devices does one turn, and the cloud waits for all.
         before: the clock after the round before.
         planned: the edges to which the round's plan gives devices.
         begin: returns the turn that an edge begins at a moment under the round's plan, given the number of edge
@@ -290,75 +292,46 @@ def play(
     updates: list[Update] = []
     version, buffered, counts, begun = before.version, before.buffered, before.updates.copy(), before.begun.copy()
     begin_s = now_s = before.clock_s
+    most = math.inf if rule is None else rule.updates
 
     def start(edge: int, moment_s: float) -> None:
         turn = begin(edge, max(moment_s, begin_s + ready_s), iterations[edge]) if edge in iterations else None
         if turn is None:
             return
-        turn = replace(turn, version=version, position=len(updates), number=int(begun[edge]))
+        ways[edge] = replace(turn, version=version, position=len(updates), number=int(begun[edge]))
         iterations[edge] += len(turn.happens.start_s)
         begun[edge] += 1
-        ways[edge] = turn
-        touched.append(turn)
+        touched.append(ways[edge])
 
     for edge in planned:
         if edge not in ways:
             start(edge, begin_s)
-    while ways and len(updates) < rule.updates:
-        edge = min(ways, key=lambda m: (ways[m].end_s, m))
-        turn = ways.pop(edge)
-        now_s = max(now_s, turn.end_s)
+    while ways and len(updates) < most:
+        turn = ways.pop(min(ways, key=lambda edge: (ways[edge].end_s, edge)))
+        edge, now_s = turn.edge, max(now_s, turn.end_s)
         if not turn.sends:
             continue
         counts[edge] += 1
+        if rule is None:
+            updates.append(Update(turn, 0, turn.weight, {}, False))
+            continue
         staleness, buffered = version - turn.version, buffered + 1
         steps = buffered == rule.buffer
         shares = fedat_shares({m: int(count) for m, count in enumerate(counts) if count}) if rule.fedat else {}
         share = shares[edge] if rule.fedat else rule.share(turn.weight, turn.mean_weight, staleness)
         version, buffered = version + steps, 0 if steps else buffered
         updates.append(Update(turn, staleness, share, shares, steps))
-        if len(updates) < rule.updates:
+        if len(updates) < most:
             start(edge, turn.end_s)
+    if rule is None and updates:
+        total, version = sum(update.share for update in updates), version + 1
+        updates = [update._replace(share=update.share / total) for update in updates]
+        updates[-1] = updates[-1]._replace(steps=True)
     end_s = now_s if updates else max(now_s, begin_s + wait_s)
-    after = UnderWay(end_s, version, buffered, counts, begun, tuple(ways[edge] for edge in sorted(ways)))
-    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched))
-
-
-def play_together(
-    before: UnderWay,
-    planned: Sequence[int],
-    begin: Callable[[int, float, int], Turn | None],
-    *,
-    ready_s: float = 0.0,
-    wait_s: float = 0.0,
-) -> AsynchronousRound:
-    """Return what happens in a round of a synchronous cloud, in which each edge with devices does one turn.
-
-    The cloud combines the edges when the slowest has sent. See `play` for the arguments.
-    """
-    begin_s, begun = before.clock_s, before.begun.copy()
-    turns = []
-    for edge in planned:
-        turn = begin(edge, begin_s + ready_s, 0)
-        if turn is not None:
-            turns.append(replace(turn, version=before.version, number=int(begun[edge])))
-            begun[edge] += 1
-    sent = sorted((turn for turn in turns if turn.sends), key=lambda turn: (turn.end_s, turn.edge))
-    total = sum(turn.weight for turn in sent)
-    updates = [Update(turn, 0, turn.weight / total, {}, turn is sent[-1]) for turn in sent]
-    end_s = max((turn.end_s for turn in turns), default=begin_s)
-    end_s = end_s if sent else max(end_s, begin_s + wait_s)
-    counts = before.updates + np.bincount([turn.edge for turn in sent], minlength=len(begun)).astype(np.intp)
-    after = UnderWay(end_s, before.version + bool(sent), 0, counts, begun)
-    touched = [*before.trailing, *turns]
-    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched))
-
-
-def _trailed(after: UnderWay, touched: Sequence[Turn]) -> UnderWay:
-    """Return a clock with the turns that have ended, and of which a pass is under way."""
-    going = {(turn.edge, turn.number) for turn in after.turns}
-    over = (turn for turn in touched if (turn.edge, turn.number) not in going)
-    return replace(after, trailing=tuple(turn for turn in over if turn.settled_s > after.clock_s))
+    trailing = (t for t in touched if ways.get(t.edge) is not t and t.settled_s > end_s)
+    turns = tuple(ways[edge] for edge in sorted(ways))
+    after = UnderWay(end_s, version, buffered, counts, begun, turns, tuple(trailing))
+    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), after, rule)
 
 
 def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -> Timeline:
@@ -367,112 +340,74 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     An edge has reached the cloud unless it failed in the round.
     """
     begin_s, end_s, turns = played.begin_s, played.end_s, played.turns
-    spent = [_between(turn, begin_s, end_s) for turn in turns]
-    most = max((len(turn.happens.start_s) for turn in turns), default=0)
-    ended = [_ended(turn, begin_s, end_s) for turn in turns]
-    sizes = [len(turn.power_w) for turn in turns]
-
-    def columns(name: str, shifts: bool, nothing: float | bool) -> Any:
-        """Return an array (Q, H) of rows that ended, and `nothing` elsewhere."""
-        table, end = np.full((most, sum(sizes)), nothing), 0
-        for turn, is_over, size in zip(turns, ended, sizes, strict=True):
-            rows = getattr(turn.happens, name)
-            table[: len(rows), end : end + size][is_over] = (
-                rows[is_over] + (turn.begin_s - begin_s) if shifts else rows[is_over]
-            )
-            end += size
-        return table
-
-    def joined(values: list[Any], kind: type) -> Any:
-        return np.concatenate([np.zeros(0, dtype=kind), *values])
-
+    ended, sizes = [turn.ended(begin_s, end_s) for turn in turns], [len(turn.power_w) for turn in turns]
+    left = np.cumsum([0, *sizes])
+    shape = max((len(rows) for rows in ended), default=0), int(left[-1])
+    parts = [(t.happens, 0, x, t.begin_s - begin_s, over) for t, x, over in zip(turns, left, ended, strict=False)]
+    spent: list[Spent] = []
     edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
-    for turn, part in zip(turns, spent, strict=True):
+    for turn in turns:
+        before = turn.spent(begin_s if turn.begin_s < begin_s else -math.inf)
+        spent.append(part := turn.spent(end_s).since(before))
         edge_energy_j[turn.edge] += part.devices_j.sum() + part.hop_j
         edge_s[turn.edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
         reached[turn.edge] &= turn.happens.reached[0] or turn.end_s > end_s
     over = [turn.end_s <= end_s for turn in turns]
-    rows = [
-        (u.turn.edge, u.turn.number, u.turn.version, u.turn.hop_begin_s - begin_s, u.turn.end_s - begin_s,
-         u.staleness, u.share)
+    updates = [
+        (u.turn.edge, u.turn.number, u.turn.version, u.turn.begin_s + u.turn.happens.iteration_end_s[-1, 0] - begin_s,
+         u.turn.end_s - begin_s, u.staleness, u.share)
         for u in played.updates
     ]  # fmt: skip
     runs = Runs(
         turn=np.repeat([turn.number for turn in turns], sizes).astype(np.intp),
         version=np.repeat([turn.version for turn in turns], sizes).astype(np.intp),
-        spent_j=joined([part.devices_j for part in spent], np.float64),
-        busy_s=joined([part.busy_s for part in spent], np.float64),
-        updates=np.array(rows, dtype=np.float64).reshape(-1, 7),
-        **_staleness(played, most, sizes),
+        spent_j=_joined([part.devices_j for part in spent], np.float64),
+        busy_s=_joined([part.busy_s for part in spent], np.float64),
+        updates=np.array(updates, dtype=np.float64).reshape(-1, 7),
+        **_mixed(played, ended, shape, left),
     )
-    down: dict[str, Any] = {}
-    if any(turn.happens.download_j is not None for turn in turns):
-        down = {"received_s": columns("received_s", True, np.nan), "download_j": columns("download_j", False, 0.0)}
+    delays_s = [
+        t.happens.device_delay_s if o else np.full(len(t.power_w), np.nan) for t, o in zip(turns, over, strict=True)
+    ]
     return Timeline(
-        devices=joined([turn.happens.devices for turn in turns], np.intp),
+        devices=_joined([turn.happens.devices for turn in turns], np.intp),
         edges=np.repeat([turn.edge for turn in turns], sizes).astype(np.intp),
-        samples=joined([turn.happens.samples for turn in turns], np.float64),
-        start_s=columns("start_s", True, np.nan),
-        computed_s=columns("computed_s", True, np.nan),
-        end_s=columns("end_s", True, np.nan),
-        energy_j=columns("energy_j", False, 0.0),
-        bits=columns("bits", False, 0.0),
-        arrived=columns("arrived", False, False),
-        participates=columns("participates", False, False),
-        iteration_end_s=np.full((most, num_edges), np.nan),
+        samples=_joined([turn.happens.samples for turn in turns], np.float64),
+        **laid_out(parts, shape),
+        iteration_end_s=np.full((shape[0], num_edges), np.nan),
         edge_delay_s=edge_s,
         edge_energy_j=edge_energy_j,
         reached=reached,
-        vanished=joined([t.happens.vanished & is_over for t, is_over in zip(turns, over, strict=True)], np.bool_),
-        device_delay_s=joined(
-            [np.where(is_over, t.happens.device_delay_s, np.nan) for t, is_over in zip(turns, over, strict=True)],
-            np.float64,
+        vanished=_joined(
+            [turn.happens.vanished & is_over for turn, is_over in zip(turns, over, strict=True)], np.bool_
         ),
+        device_delay_s=_joined(delays_s, np.float64),
         delay_s=end_s - begin_s,
-        total_j=float(edge_energy_j.sum()),
         message_bits=float(sum(part.bits for part in spent)),
         device_bits=device_bits,
         runs=runs,
-        **down,
     )
 
 
-def _staleness(played: AsynchronousRound, most: int, sizes: Sequence[int]) -> dict[str, Any]:
+def _joined(values: Sequence[Any], kind: type) -> Any:
+    return np.concatenate([np.zeros(0, dtype=kind), *values])
+
+
+def _mixed(
+    played: AsynchronousRound, ended: Sequence[BoolArray], shape: tuple[int, int], left: IntArray
+) -> dict[str, FloatArray]:
     """Return τ and α of the rows that asynchronous edges have mixed in by the end of a round, (Q, H) each, else NaN."""
-    if all(turn.mixes is None for turn in played.turns):
+    mixes = {mix.arrival[:3]: mix for turn in played.turns for mix in turn.mixed if mix.moment_s <= played.end_s}
+    if all(turn.passes is None for turn in played.turns):
         return {}
-    staleness, share = np.full((most, sum(sizes)), np.nan), np.full((most, sum(sizes)), np.nan)
-    mixes = [(turn.edge, mix) for turn in played.turns for mix in turn.mixed if mix.moment_s <= played.end_s]
-    starts = np.cumsum([0, *sizes])
-    for start, turn in zip(starts, played.turns, strict=False):
-        rows, ended = turn.happens, _ended(turn, played.begin_s, played.end_s)
-        for edge, mix in mixes:
-            if edge != turn.edge:
-                continue
-            is_row = ended & (rows.devices == mix.arrival.device)
-            is_row &= np.isclose(turn.begin_s + np.nan_to_num(rows.start_s), mix.arrival.begin_s, rtol=1e-12, atol=1e-9)
-            for q, column in np.argwhere(is_row):
-                staleness[q, start + column], share[q, start + column] = mix.staleness, mix.share
+    staleness, share = np.full(shape, np.nan), np.full(shape, np.nan)
+    for x, turn, over in zip(left, played.turns, ended, strict=False):
+        for q, n in np.argwhere(over):
+            assert turn.passes is not None
+            mix = mixes.get((int(turn.happens.devices[n]), turn.round, int(turn.passes[n]) + q))
+            if mix is not None:
+                staleness[q, x + n], share[q, x + n] = mix.staleness, mix.share
     return {"staleness": staleness, "share": share}
-
-
-def _ended(turn: Turn, begin_s: float, end_s: float) -> Any:
-    """Return which rows of a turn end in a round, (Q, n)."""
-    moment_s = turn.begin_s + turn.happens.end_s
-    with np.errstate(invalid="ignore"):
-        return (moment_s <= end_s) & ((moment_s > begin_s) | (turn.begin_s >= begin_s))
-
-
-def _between(turn: Turn, begin_s: float, end_s: float) -> Spent:
-    """Return what a turn spends in a round."""
-    until = turn.spent(end_s)
-    if turn.begin_s >= begin_s:
-        return until
-    before = turn.spent(begin_s)
-    return Spent(
-        until.devices_j - before.devices_j, until.busy_s - before.busy_s, until.bits - before.bits,
-        until.hop_j - before.hop_j,
-    )  # fmt: skip
 
 
 def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> list[str]:
@@ -483,15 +418,249 @@ def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> lis
         schedule: the scheduled devices and the edge of each, (H,).
         index: i, the number of the round.
     """
-    begun = {
-        edge: [turn for turn in played.turns if (turn.edge, turn.round) == (edge, index)] for edge in schedule.edges
-    }
     texts = []
     for device, edge in zip(*schedule, strict=True):
-        rows = [turn.rows_of(device) for turn in begun[edge]]
+        begun = [turn for turn in played.turns if (turn.edge, turn.round) == (edge, index)]
+        rows = [turn.rows_of(device) for turn in begun]
         lost = int(sum((~counts).sum() for counts in rows))
         whole = sum(counts.size for counts in rows)
-        kind = "passes" if any(turn.mixes is not None for turn in begun[edge]) else "edge iterations"
+        kind = "passes" if any(turn.mixes is not None for turn in begun) else "edge iterations"
         missed = f"did not count in {lost} of {whole} {kind}" if lost else ""
         texts.append(missed if rows else "trained nothing, because its edge had an older plan or failed")
     return texts
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedTurns:
+    """Says what happens to a planned round under a cloud or edges that do not wait.
+
+    Attributes:
+        rule: how an asynchronous cloud takes updates; None: the cloud waits for its edges.
+        work: the work of a turn.
+        edge_rule: when an edge iteration ends.
+        uniform: whether all devices have the weight 1 in place of their samples.
+        edges: the settings of asynchronous edges; None: edges wait.
+    """
+
+    rule: Asynchrony | None
+    work: Workload
+    edge_rule: EdgeRule
+    uniform: bool = False
+    edges: AsynchronousEdgeConfig | None = None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, work: Workload) -> Self | None:
+        """Return what a configuration says; None: both cloud and edges wait."""
+        cloud, edges = config.clock.cloud.asynchronous, config.clock.edge.asynchronous
+        if cloud is None and edges is None:
+            return None
+        rule = None if cloud is None else Asynchrony.of(cloud, config.fleet.num_edges)
+        return cls(rule, work, EdgeRule.of(config.clock.edge), config.aggregation.weights == "uniform", edges)
+
+    def play(
+        self,
+        world: World,
+        outlook: Outlook,
+        schedule: Schedule,
+        allocation: Allocation,
+        planned: RoundCost,
+        before: UnderWay,
+        ready_s: float = 0.0,
+    ) -> AsynchronousRound:
+        """Return what happens.
+
+        Args:
+            world: the world at planning.
+            outlook: what the plan was made from.
+            schedule, allocation, planned: the plan, and its bill as planned.
+            before: the clock after the round before.
+            ready_s: how long it takes to make the plan, s.
+        """
+        edges = (_WaitingEdges if self.edges is None else _MixingEdges)(
+            self, world, outlook, schedule, allocation, planned, before
+        )
+        planned_edges = np.unique(schedule.edges).tolist()
+        played = play(self.rule, before, planned_edges, edges, ready_s=ready_s, wait_s=world.config.wait_s)
+        return replace(played, after=edges.after(played.after))
+
+
+class _WaitingEdges:
+    """Begins the turns of edges that wait for their devices; see `PlannedTurns.play` for the arguments."""
+
+    def __init__(
+        self, turns: PlannedTurns, world: World, outlook: Outlook, schedule: Schedule, allocation: Allocation,
+        planned: RoundCost, before: UnderWay,
+    ) -> None:  # fmt: skip
+        self._turns, self._world, self._outlook, self._clock_s = turns, world, outlook, before.clock_s
+        self._schedule, self._allocation, self._planned = schedule, allocation, planned
+        self._weights = np.ones(len(schedule)) if turns.uniform else outlook.fleet.samples[schedule.devices]
+        self._mean_weight = float(self._weights.sum() / max(1, len(np.unique(schedule.edges))))
+        self._spent_j = np.zeros(len(schedule))
+        self._same: dict[tuple[int, float], Timeline | None] = {}  # what every turn of the plan is, if nothing changes
+        # Of asynchronous edges: their passes that are not mixed in, their versions, and the passes of each device.
+        self._waiting, self._versions = before.waiting, before.edge_versions.copy()
+        self._passes = np.zeros(len(schedule), dtype=np.intp)
+        # What a device holds of its edge's bandwidth while it is under way.
+        self._held_hz = allocation.bandwidth_hz * float(outlook.fleet.access.shared)
+
+    def after(self, after: UnderWay) -> UnderWay:
+        """Return the clock after the round with what these edges know."""
+        waiting = tuple(sorted(self._waiting, key=lambda of: of[0]))
+        return replace(after, waiting=waiting, edge_versions=self._versions)
+
+    def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
+        """Return the turn that an edge begins; see `play`."""
+        rows = np.flatnonzero(self._schedule.edges == edge)
+        happens = self._happens(rows, self._turns.work, self._turns.edge_rule, begin_s, first)
+        if happens is None:
+            return None
+        weight = replace(happens, samples=self._weights[rows]).edge_weight()[0]
+        return self._turn(edge, begin_s, first, rows, float(weight), happens)
+
+    def _turn(
+        self, edge: int, begin_s: float, first: int, rows: IntArray, weight: float, happens: Timeline, **of_mixing: Any
+    ) -> Turn:
+        """Return a turn of the devices in some rows of the plan, without what `play` fills in."""
+        power_w = self._part(rows)[2].power_w
+        return Turn(
+            edge, 0, self._outlook.round, first, begin_s, 0, 0, self._mean_weight, weight, power_w, happens, **of_mixing
+        )
+
+    def _part(self, rows: IntArray, scale: float = 1.0) -> tuple[Schedule, Allocation, Senders]:
+        """Return some rows of the plan, with a part of their bandwidth."""
+        plan, fleet = self._allocation, self._outlook.fleet
+        schedule = Schedule(self._schedule.devices[rows], self._schedule.edges[rows])
+        share = None if plan.share is None else plan.share[rows] * scale
+        allocation = Allocation(plan.bandwidth_hz[rows] * scale, plan.cpu_hz[rows], share=share)
+        senders = Senders.of(fleet, self._turns.work, schedule, allocation.bandwidth_hz, share)
+        return schedule, allocation, senders
+
+    def _happens(
+        self, rows: IntArray, work: Workload, rule: EdgeRule, begin_s: float, first: int, scale: float = 1.0
+    ) -> Timeline | None:
+        """Return what happens to the devices in some rows of the plan; see `World.turn`."""
+        key = int(rows[0]), scale
+        if not (self._world.repeats and key in self._same):
+            schedule, allocation, senders = self._part(rows, scale)
+            planned = Durations.of(self._planned, self._outlook.fleet.download.together).take(rows)
+            if scale < 1.0:
+                upload_s, upload_j = senders.upload()
+                planned = replace(planned, upload_s=upload_s, upload_j=upload_j)
+            self._same[key] = self._world.turn(
+                self._outlook, work, schedule, allocation, planned, rule,
+                begin_s=begin_s - self._clock_s, first=first, spent_j=self._spent_j[rows],
+            )  # fmt: skip
+        happens = self._same[key]
+        if happens is not None:
+            self._spent_j[rows] += happens.spent_j
+        return happens
+
+
+class _MixingEdges(_WaitingEdges):
+    """Begins the turns of asynchronous edges, and knows what is under way when they end."""
+
+    def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
+        """Return the turn that an edge begins; see `play`."""
+        rows, outlook, config = np.flatnonzero(self._schedule.edges == edge), self._outlook, self._turns.edges
+        assert config is not None
+        devices = self._schedule.devices[rows].tolist()
+        fails_s = self._clock_s + float(self._world.ends(outlook, self._schedule.devices[rows]).fail_s[edge])
+        if fails_s <= begin_s or not outlook.edges_up[edge]:
+            return None
+        waiting = [older for of, older in self._waiting if of == edge and begin_s < older.fails_s]  # else it is lost
+        self._wait(edge, waiting)
+        row_of = dict(zip(devices, rows.tolist(), strict=True))
+        held_hz = sum(older.bandwidth_hz for older in waiting if older.device not in row_of and begin_s < older.end_s)
+        planned_hz, rest_hz = float(self._held_hz[rows].sum()), float(self._world.bandwidth_hz[edge]) - held_hz
+        scale = 1.0 if rest_hz >= planned_hz * (1 - 1e-9) else max(rest_hz / planned_hz, 1e-6)
+        happened: list[Timeline] = []
+        work = replace(self._turns.work, edge_iterations=1, cloud_hop=False)
+
+        def begin(device: int, moment_s: float) -> Pass | None:
+            row = row_of[device]
+            number = int(self._passes[row])
+            happens = self._happens(np.array([row]), work, EdgeRule(), moment_s, number, scale)
+            if happens is None:
+                return None
+            self._passes[row] += 1
+            happened.append(happens)
+            return Pass(
+                device=device,
+                round=outlook.round,
+                number=number,
+                begin_s=moment_s,
+                end_s=moment_s + float(happens.end_s[0, 0]),
+                arrives=bool(happens.participates[0, 0]),
+                known_s=moment_s + float(happens.edge_delay_s[0]),
+                weight=float(self._weights[row]),
+                bandwidth_hz=float(self._held_hz[row] * scale),
+                fails_s=fails_s,
+            )
+
+        version = int(self._versions[edge]) + 1  # the fetch from the cloud
+        mixed = mix_turn(
+            Asynchrony.of_edge(config, len(rows)), waiting, sorted(devices), begin,
+            begin_s=begin_s, version=version, mean_weight=float(self._weights[rows].mean()),
+        )  # fmt: skip
+        if not mixed.begun and not mixed.mixes:
+            return None
+        happens = self._of_passes(edge, begin_s, mixed, happened, fails_s)
+        reached = bool(happens.reached[0])
+        self._versions[edge] = mixed.version
+        self._wait(edge, mixed.under_way if reached else ())
+        weight_of = {mix.arrival.device: mix.arrival.weight for mix in mixed.mixes}
+        first_pass = {begun.device: begun.number for begun in reversed(mixed.begun)}
+        return self._turn(
+            edge, begin_s, first, np.array([row_of[device] for device in happens.devices.tolist()], dtype=np.intp),
+            float(sum(weight_of.values())) if reached else 0.0, happens, fetched=version, mixes=mixed.mixes,
+            passes=np.array([first_pass[device] for device in happens.devices.tolist()], dtype=np.intp),
+        )  # fmt: skip
+
+    def _wait(self, edge: int, passes: Sequence[Pass]) -> None:
+        """Let these be the passes that an edge has not mixed in."""
+        others = (waiting for waiting in self._waiting if waiting[0] != edge)
+        self._waiting = (*others, *((edge, waiting) for waiting in passes))
+
+    def _of_passes(
+        self, edge: int, begin_s: float, mixed: MixedTurn, happened: Sequence[Timeline], fails_s: float
+    ) -> Timeline:
+        """Return the timeline of a turn, in seconds since its beginning, from what happens in its passes."""
+        fleet, work, mixed_s = self._outlook.fleet, self._turns.work, mixed.end_s
+        devices = np.unique([begun.device for begun in mixed.begun]).astype(np.intp)
+        column = np.searchsorted(devices, [begun.device for begun in mixed.begun])
+        count: Counter[int] = Counter()  # passes of each device so far
+        parts = []
+        for begun, n, happens in zip(mixed.begun, column.tolist(), happened, strict=True):
+            parts.append((happens, count[n], n, begun.begin_s - begin_s, happens.end_s == happens.end_s))
+            count[n] += 1
+        rows = laid_out(parts, (max([1, *count.values()]), len(devices)))
+        hop_s, hop_j = (float(hop[edge]) for hop in hops(fleet, work))
+        makes = bool(mixed.mixes) and work.cloud_hop
+        end_s = mixed_s + (hop_s if makes else 0.0)
+        reached = fails_s >= end_s
+        part = 0.0 if not makes else 1.0 if reached else float(part_of(np.array(fails_s - mixed_s), np.array(hop_s)))
+
+        def of_devices(values: list[float]) -> FloatArray:
+            return np.bincount(column, values, len(devices)).astype(np.float64)
+
+        taken_s = np.array([float(happens.device_delay_s[0]) for happens in happened])
+        with np.errstate(invalid="ignore"):
+            mean_s = of_devices(np.nan_to_num(taken_s).tolist()) / of_devices(np.isfinite(taken_s).tolist())
+        down_j = rows.get("download_j")
+        total_j = float(rows["energy_j"].sum() + part * hop_j) + (0.0 if down_j is None else float(down_j.sum()))
+        until_s = min(end_s, fails_s) - begin_s
+        return Timeline(
+            devices=devices,
+            edges=np.zeros(len(devices), dtype=np.intp),
+            samples=fleet.samples[devices].astype(np.float64),
+            **{**rows, "participates": rows["arrived"] & reached},
+            iteration_end_s=np.full((len(rows["start_s"]), 1), min(mixed_s, fails_s) - begin_s),
+            edge_delay_s=np.array([until_s]),
+            edge_energy_j=np.array([total_j]),
+            reached=np.array([reached]),
+            vanished=of_devices([float(happens.vanished[0]) for happens in happened]) > 0,
+            device_delay_s=mean_s if reached else np.full(len(devices), np.nan),
+            delay_s=until_s,
+            message_bits=float(rows["bits"].sum() + part * work.edge_bits),
+            device_bits=work.device_bits,
+        )

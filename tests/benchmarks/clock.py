@@ -25,12 +25,11 @@ from hflray.clock.edge_rule import EdgeRule
 from hflray.config import load_config
 from hflray.cost import Schedule, Workload, round_cost
 from hflray.experiment import Experiment
-from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import sample_fleet
 from hflray.seeding import stream
 from hflray.training.machine import available_cpus
 from hflray.world import World
-from hflray.world.turns import UnderWay, timeline_of
+from hflray.world.turns import PlannedTurns, UnderWay, timeline_of
 from tests.benchmarks._report import Table
 from tests.benchmarks.training import contestants, make_work
 

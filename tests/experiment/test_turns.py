@@ -1,4 +1,4 @@
-"""hflray.experiment.turns, passes: runs of clouds and edges that do not wait, on actors, killed, in a living world."""
+"""hflray.world.turns: runs of clouds and edges that do not wait, on actors, killed, in a living world."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from hflray.cost import Schedule, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
-from hflray.experiment.turns import PlannedTurns
 from hflray.timeline import Durations, Hops, timeline
 from hflray.training.exchange import Version
 from hflray.training.local import DeviceHost
 from hflray.world import World
-from hflray.world.turns import UnderWay, timeline_of
+from hflray.world.turns import PlannedTurns, UnderWay, timeline_of
 from tests.conftest import says, small_config
 from tests.training.rounds import exact_sums, task_of
 

@@ -1,9 +1,9 @@
 """The computations of the golden test, with the tree of hflray that comes first on the path.
 
 The command ``python tests/golden/driver.py TREE KIND OUT`` with ``PYTHONPATH=TREE`` writes the results to the JSON file
-OUT; KIND is ``everything``, ``later``, ``inside``, ``rounds`` or ``bills``. This file may use only what commit 6c93c38
-has, for ``later`` what 319efcb has, and for ``inside`` and ``rounds`` what d5bfa28 has. Times of this machine
-(``wall/…``) are left out, and all other results are compared.
+OUT; KIND is ``everything``, ``later``, ``inside``, ``rounds``, ``systems`` or ``bills``. This file may use only what
+commit 6c93c38 has, for ``later`` what 319efcb has, for ``inside`` and ``rounds`` what d5bfa28 has, and for ``systems``
+what afbe98f has. Times of this machine (``wall/…``) are left out, and all other results are compared.
 """
 
 from __future__ import annotations
@@ -333,12 +333,20 @@ def rounds() -> dict[str, Any]:
     return {"imported": [_imported_tree()], "experiments": cases.rounds()}
 
 
+def systems() -> dict[str, Any]:
+    """Return the results of `tests.golden.systems`, which lies beside this file."""
+    import systems as cases
+
+    return {"imported": [_imported_tree()], "experiments": cases.systems()}
+
+
 def main(tree: str, kind: str, out: str) -> None:
     """Write the results of `tree` as JSON, which keeps every bit of a float; `kind` is as above."""
     if kind == "bills":
         results = {"imported": [_imported_tree()], **bills()}
     else:
-        results = {"everything": everything, "later": later, "inside": inside, "rounds": rounds}[kind]()
+        kinds = {"everything": everything, "later": later, "inside": inside, "rounds": rounds, "systems": systems}
+        results = kinds[kind]()
     if set(results["imported"]) != {tree}:
         raise SystemExit(f"hflray was imported from {results['imported']}, not from {tree}")
     del results["imported"]

@@ -21,6 +21,7 @@ COMMIT = "6c93c38326e342d601457dd017a01cf10c64e7f6"
 INSIDE = "d5bfa282f4eac51da03d182d9f853c96258ef876"  # it has all local rules, aggregators, compressors and clocks
 LATER = "319efcb65387809d21f2246b74a42ea31421f0f2"  # it has schedulers that learn from what they observe
 ROOT = Path(__file__).parents[2]
+GROWN = "afbe98f71616fce65c65707e27386e1b98b99a74"  # it has trees and physics beside them
 DRIVER, BILLS = Path(__file__).with_name("driver.py"), Path(__file__).with_name("bills.json")
 
 

@@ -13,8 +13,8 @@ CORE = (
     "cost.py", "metrics.py", "seeding.py", "timeline.py", "fleet/fleet.py", "support/checkpoint.py",
     "scheduling/base.py", "scheduling/clustering.py", "scheduling/fedavg.py", "scheduling/ikc.py", "scheduling/vkc.py",
     "data/partition.py", "assignment/features.py", "assignment/hfel.py", "rl/sampling.py", "rl/env.py",
-    "reproduction/judge.py", "training/plan.py", "training/cloud.py", "training/exchange.py",
-    "training/differences.py", "training/privacy.py", "training/edge.py",
+    "reproduction/judge.py", "training/plan.py", "training/nodes.py", "training/exchange.py",
+    "training/differences.py", "training/privacy.py",
     "training/rules/*.py", "aggregation/*.py", "compression/*.py",
     "world/*.py",
 )  # fmt: skip

@@ -16,9 +16,9 @@ from hflray.aggregation import Frame, Mean
 from hflray.aggregation.fixed_point import fraction_bits, mean, weighted
 from hflray.config import ExperimentConfig
 from hflray.errors import DivergedError
-from hflray.training.edge import EdgeWorker, add_up
 from hflray.training.exchange import Lifted, Version
 from hflray.training.method import Spec
+from hflray.training.nodes import EdgeWorker, add_up
 from hflray.training.privacy import Mechanism, delta_of, epsilon_of, noised
 
 FROZEN = json.loads((Path(__file__).parent / "dp_accounting.json").read_text(encoding="utf-8"))["cases"]

@@ -31,7 +31,7 @@ def test_a_world_that_is_off_changes_nothing() -> None:
     experiment = living("max_rounds=1", "world.wait_s=5")
     record = experiment.run_round()
     assert not record.deviates
-    assert record.timeline.whole
+    assert record.timeline.participates.all()
     assert not {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD} & set(record.metrics())
     assert not [name for name in experiment.state_dict() if name.startswith("world")]
 
@@ -125,7 +125,7 @@ def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
     np.testing.assert_array_equal(record.assignment, np.asarray(outlook.fleet.gain)[record.devices].argmax(axis=1))
     planned = round_cost(outlook.fleet, experiment.work, record.devices, record.assignment, record.allocation)
     assert record.cost.objective == pytest.approx(planned.objective, rel=1e-12)
-    assert record.timeline.whole
+    assert record.timeline.participates.all()
 
 
 def test_a_device_that_vanishes_is_not_trained_from_then_on() -> None:

@@ -1,4 +1,4 @@
-"""hflray.training.cloud: each clock's update, worked out by hand."""
+"""hflray.training.nodes: each clock's update, worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hflray.errors import DivergedError
-from hflray.training.cloud import Cloud, Merge, merged
 from hflray.training.exchange import Version
 from hflray.training.method import Method, Spec
+from hflray.training.nodes import Cloud, EdgeWorker, Merge
 
 MERGE = Merge(Method(), 0, (2,), 10, (1, 0), edge=0, rate=0.1, extra_bits=20, share=0.25)
 W = np.array([4.0, -8.0], dtype=np.float32)
@@ -27,7 +27,7 @@ def cloud(**stored: Any) -> Cloud:
 
 def model(merge: Merge, before: Cloud, trained: Version, fetched: Version) -> tuple[list[float], Cloud]:
     """Return the global model after an update as a list, and the cloud; the edge fetches this model."""
-    fetched_next, after = merged(merge, before, trained, fetched, [])
+    fetched_next, after = EdgeWorker().merge(merge, before, trained, fetched)
     assert fetched_next.model.tolist() == after.model.tolist()
     assert after.model.dtype == np.float32
     return after.model.tolist(), after
@@ -63,13 +63,13 @@ def test_fedat_is_a_mean_of_the_newest_models() -> None:
 def test_compressed_updates_are_those_from_what_the_edge_fetched() -> None:
     method = Method(edge_compressor=Spec("compressor", "sign"))
     merge = replace(MERGE, method=method, share=1.0)
-    after = merged(merge, cloud(), version(3, -3), version(1, 1), [])[1]
+    after = EdgeWorker().merge(merge, cloud(), version(3, -3), version(1, 1))[1]
     assert after.model.tolist() == [1.0 + 3.0, 1.0 - 3.0]  # the mean of |2| and |−4| with their signs
     assert after.residuals[0].tolist() == [-1.0, -1.0]
-    again = merged(merge, after, version(3, -3), version(3, -3), [])[1]
+    again = EdgeWorker().merge(merge, after, version(3, -3), version(3, -3))[1]
     assert again.model.tolist() == [2.0, -4.0]  # the residual is sent with the next update
 
 
 def test_a_model_that_is_not_finite_is_named() -> None:
     with pytest.raises(DivergedError, match=r"round 1: the global model is not finite; .*asynchronous\.mixing"):
-        merged(MERGE, cloud(), version(np.inf, 0), version(0, 0), [])
+        EdgeWorker().merge(MERGE, cloud(), version(np.inf, 0), version(0, 0))
