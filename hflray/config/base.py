@@ -27,15 +27,6 @@ OF_SEVERAL_LINES = ("description",)
 Number = TypeVar("Number", int, float)
 
 
-def unsigned(value: Any) -> Any:
-    """Return a value in which each -0.0 is 0.0; NumPy's generators refuse a scale of -0.0."""
-    if isinstance(value, float):
-        return value + 0.0
-    if type(value) in (tuple, list):
-        return type(value)(map(unsigned, value))
-    return {key: unsigned(inner) for key, inner in value.items()} if type(value) is dict else value
-
-
 def _ends(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(end, bool) for end in value):
         raise PydanticCustomError("bool_refused", "true and false are not numbers")
@@ -95,7 +86,7 @@ class Named:
     def check(self, value: Any) -> Any:
         """Return a name, or a tuple of names, with the hash in each reference. Raises ValueError: one is unknown."""
         if isinstance(value, tuple):
-            return tuple(self.check(name) for name in value)
+            return tuple(map(self.check, value))
         if not isinstance(value, str) or value in self.keywords or value.endswith(self.endings or ("\0",)):
             return value
         return registry.checked_name(self.kind, value, self.keywords)
@@ -129,11 +120,6 @@ class Section(BaseModel):
         if isinstance(value, str) and info.field_name not in OF_SEVERAL_LINES and breaks_lines(value):
             raise ValueError("accepted: a text without line breaks and control characters; remove them")
         return value
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _zero_has_no_sign(cls, value: Any) -> Any:
-        return unsigned(value)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-)
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
-from hflray.config.base import Section
+from hflray.config.base import QuietSection, Section
 
 
 class SemiSynchronousConfig(Section):
@@ -69,8 +63,10 @@ class AsynchronousEdgeConfig(Section):
         return ", ".join(["asynchronous edges", *(f"{key} {value}" for key, value in changed.items())])
 
 
-class EdgeClockConfig(Section):
+class EdgeClockConfig(QuietSection):
     """When an edge stops waiting for its devices; limits combine, and without any it waits for all."""
+
+    quiet: ClassVar[tuple[str, ...]] = ("asynchronous",)
 
     deadline_s: float | None = Field(None, gt=0, description="seconds after an edge iteration begins; null: no limit")
     deadline: float | None = Field(None, gt=0, description="multiple of the edge's planned iteration; null: no limit")
@@ -90,11 +86,6 @@ class EdgeClockConfig(Section):
                     f"{name}: got {value:g} with clock.edge.asynchronous, whose edges wait for nobody; accepted with "
                     "it: null; remove one of them"
                 )
-
-    @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
-        written = handler(self)
-        return {name: value for name, value in written.items() if name != "asynchronous" or value is not None}
 
 
 class AsynchronousConfig(Section):

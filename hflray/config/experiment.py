@@ -1,6 +1,6 @@
 """The whole configuration of an experiment, and the rules that combine settings of several sections.
 
-A count that no machine would come to the end of is refused (`check_size`). The bounds are far above what any experiment
+A count that no machine would come to the end of is refused (`too_large`). The bounds are far above what any experiment
 here has used, and the times are lower bounds: the arithmetic of a step of SGD, or of an edge that combines models, is
 added to them.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hflray import metrics
-from hflray.config.base import Named, Section
+from hflray.config.base import Named, QuietSection, Section
 from hflray.config.clock import ClockConfig, CloudClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import AgentConfig, LearningConfig
@@ -137,7 +137,7 @@ class ObserverConfig(Section):
         return {"name": written} if isinstance(written, str) else written
 
 
-class ExperimentConfig(Section):
+class ExperimentConfig(QuietSection):
     """The configuration of a whole experiment (Algorithm 6).
 
     Examples:
@@ -146,6 +146,8 @@ class ExperimentConfig(Section):
         >>> config.fleet.num_devices, config.training.learning_rate
         (200, 0.01)
     """
+
+    quiet: ClassVar[tuple[str, ...]] = ("tree", "observers")
 
     seed: int = Field(0, ge=0, description="root seed of every random stream")
     max_rounds: int = Field(50, ge=1, description="largest number of rounds I")
@@ -175,68 +177,41 @@ class ExperimentConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a section that says nothing, so that hashes of configurations are those of before it was there."""
-        written: dict[str, Any] = handler(self)
-        return {name: section for name, section in written.items() if section not in ({}, [])}
-
     @property
     def round_iterations(self) -> int:
         """The edge iterations of a round: Q, or with regions Q times their iterations."""
         return self.training.edge_iterations * self.tree.iterations
 
-    def _of_the_tree(self) -> Iterator[str]:
-        """Yield what is not defined with regions, or without a cloud."""
-        region, gossip = self.tree.region, self.tree.gossip
-        if region is None and gossip is None:
-            return
-        beside = "tree.gossip" if region is None else "tree.region"
-        if self.clock.cloud != CloudClockConfig():
-            yield (
-                f"clock.cloud: got {self.clock.cloud.kind} with {beside}; accepted with it: synchronous; remove one of "
-                "them"
-            )
-        if self.clock.edge.asynchronous is not None:
-            yield f"clock.edge.asynchronous: got settings with {beside}; accepted with it: null; remove one of them"
-        if self.privacy.clip is not None:
-            yield (
-                f"privacy.clip: got {self.privacy.clip:g} with {beside}, whose account is not defined there; accepted "
-                "with it: null; remove one of them"
-            )
-        if region is not None and region.count > self.fleet.num_edges:
-            yield (
-                f"tree.region.count: got {region.count} with fleet.num_edges = {self.fleet.num_edges}, and a region "
-                f"would have no edge; accepted: 1 to {self.fleet.num_edges}; lower it, or raise fleet.num_edges"
-            )
-        if gossip is not None and self.aggregation.cloud.name != "mean":
-            yield (
-                f"aggregation.cloud.name: got {references.spoken(self.aggregation.cloud.name)} with tree.gossip, which "
-                "has no cloud; accepted with it: mean; remove one of them"
-            )
-        if gossip is not None and self.allocation.coupling == "joint":
-            yield (
-                "allocation.coupling: got joint with tree.gossip, and one deadline for all edges belongs to a cloud; "
-                "accepted with it: per_edge; remove one of them"
-            )
-
-    def _of_the_physics(self) -> Iterator[str]:
-        """Yield what an access or limits do not go with, whatever the fleet is."""
-        access, clock, scheduled = self.cost.access, self.clock, self.scheduling.num_scheduled
-        blocks, edges = access.options.get("blocks", 50), self.fleet.num_edges
-        if access.name == "ofdma" and isinstance(blocks, int) and 0 < blocks * edges < scheduled:
-            least = -(-scheduled // edges)
-            yield (
-                f"cost.access.options.blocks: got {blocks} with scheduling.num_scheduled = {scheduled} and "
-                f"fleet.num_edges = {edges}, so that an edge would have fewer blocks than devices; accepted: {least} "
-                "or more; raise it, or lower scheduling.num_scheduled"
-            )
-        if self.allocation.limits.are_set and (clock.cloud != CloudClockConfig() or clock.edge.asynchronous):
-            yield (
-                "allocation.limits: got limits with a cloud or edges that do not wait, where a round has no fixed "
-                "number of edge iterations; accepted with them: clock.cloud synchronous, and edges that wait; remove "
-                "one of them"
-            )
+    def _beside_each_other(self) -> Iterator[str]:
+        """Yield what settings of two sections that do not go together are."""
+        tree, clock, coupling = self.tree, self.clock, self.allocation.coupling
+        waits = clock.cloud == CloudClockConfig()
+        above = "tree.region" if tree.gossip is None else "tree.gossip"
+        aggregator = references.spoken(self.aggregation.cloud.name)
+        rules = [
+            (tree != TreeConfig() and not waits, f"clock.cloud: got {clock.cloud.kind} with {above}", "synchronous"),
+            (tree != TreeConfig() and clock.edge.asynchronous is not None,
+             f"clock.edge.asynchronous: got settings with {above}", "null"),
+            (tree != TreeConfig() and self.privacy.clip is not None,
+             f"privacy.clip: got {self.privacy.clip or 0:g} with {above}, whose account is not defined there", "null"),
+            (tree.gossip is not None and aggregator != "mean",
+             f"aggregation.cloud.name: got {aggregator} with tree.gossip, which has no cloud", "mean"),
+            (tree.gossip is not None and coupling == "joint",
+             "allocation.coupling: got joint with tree.gossip, and one deadline for all edges belongs to a cloud",
+             "per_edge"),
+            (not waits and coupling == "joint",
+             f"allocation.coupling: got joint with clock.cloud = {clock.cloud.kind}, and one deadline for all edges "
+             "belongs to a cloud that waits for them", "per_edge"),
+            (self.minimised == "mean_edge" and coupling == "joint",
+             "assignment.minimise: got mean_edge with allocation.coupling = joint, whose one deadline is the delay of "
+             "the round", "round"),
+            (self.allocation.limits.are_set and not (waits and clock.edge.asynchronous is None),
+             "allocation.limits: got limits with a cloud or edges that do not wait, where a round has no fixed number "
+             "of edge iterations", "clock.cloud synchronous, and edges that wait"),
+        ]  # fmt: skip
+        for clash, problem, accepted in rules:
+            if clash:
+                yield f"{problem}; accepted with it: {accepted}; remove one of them"
 
     def contradictions(self) -> Iterator[str]:
         if self.target_accuracy is not None and self.target.value is not None:
@@ -244,37 +219,30 @@ class ExperimentConfig(Section):
                 f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
                 "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
             )
-        cloud = self.clock.cloud
-        if self.allocation.coupling == "joint" and cloud != CloudClockConfig():
-            yield (
-                f"allocation.coupling: got joint with clock.cloud = {cloud.kind}, and one deadline for all edges "
-                "belongs to a cloud that waits for them; accepted with it: per_edge; remove one of them"
-            )
-        if self.allocation.coupling == "joint" and self.minimised == "mean_edge":
-            yield (
-                "assignment.minimise: got mean_edge with allocation.coupling = joint, whose one deadline is the delay "
-                "of the round; accepted with it: round; remove one of them"
-            )
         if self.target.epsilon is not None and self.privacy.clip is None:
             yield (
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
-        yield from self._of_the_tree()
-        yield from self._of_the_physics()
-        check_size(self)
-        n = self.fleet.num_devices
-        if self.scheduling.num_scheduled > n:
+        yield from self._beside_each_other()
+        n, edges, scheduled = self.fleet.num_devices, self.fleet.num_edges, self.scheduling.num_scheduled
+        if self.tree.region is not None and self.tree.region.count > edges:
             yield (
-                f"scheduling.num_scheduled: {self.scheduling.num_scheduled} devices cannot be scheduled out of "
-                f"fleet.num_devices = {n}; accepted: 1 to {n}; lower the one or raise the other"
+                f"tree.region.count: got {self.tree.region.count} with fleet.num_edges = {edges}, and a region would "
+                f"have no edge; accepted: 1 to {edges}; lower it, or raise fleet.num_edges"
             )
-        edges = self.learning.num_edges
-        if self.fleet.deployment_seed is not None and edges is not None and edges[0] != edges[1]:
+        blocks = self.cost.access.options.get("blocks", 50)
+        if self.cost.access.name == "ofdma" and isinstance(blocks, int) and 0 < blocks * edges < scheduled:
             yield (
-                f"learning.num_edges: got {list(edges)} with fleet.deployment_seed = {self.fleet.deployment_seed}, "
-                "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
-                "fleet.deployment_seed to null"
+                f"cost.access.options.blocks: got {blocks} with scheduling.num_scheduled = {scheduled} and "
+                f"fleet.num_edges = {edges}, so that an edge would have fewer blocks than devices; accepted: "
+                f"{-(-scheduled // edges)} or more; raise it, or lower scheduling.num_scheduled"
+            )
+        yield from too_large(self)
+        if scheduled > n:
+            yield (
+                f"scheduling.num_scheduled: {scheduled} devices cannot be scheduled out of fleet.num_devices = {n}; "
+                f"accepted: 1 to {n}; lower the one or raise the other"
             )
         # Only IKC and VKC use K: the default K must not be an error for FedAvg on a small fleet.
         k = self.scheduling.num_clusters
@@ -291,8 +259,8 @@ class ExperimentConfig(Section):
         return self.assignment.minimise or by_clock
 
 
-def check_size(config: ExperimentConfig) -> None:
-    """Raise ValueError if a round, or a run, would make more than the bounds above."""
+def too_large(config: ExperimentConfig) -> Iterator[str]:
+    """Yield what a round, or a run, would make more of than the bounds above allow."""
     training, cloud, edge = config.training, config.clock.cloud.asynchronous, config.clock.edge.asynchronous
     scheduled = config.scheduling.num_scheduled
     edges = min(config.fleet.num_edges, scheduled)
@@ -307,32 +275,21 @@ def check_size(config: ExperimentConfig) -> None:
     if edge is not None:
         passes = {} if edge.updates is None else {"clock.edge.asynchronous.updates": edge.updates}
         devices = devices if edge.updates is None else {}
-    local = {"training.local_iterations": training.local_iterations}
     # A cloud that waits has `scheduled` devices in all its turns together, unless each edge counts its arrivals.
-    trained = passes | devices | local if cloud is None and devices else turns | passes | devices | local
-    _check({"max_rounds": config.max_rounds}, MOST_ROUNDS, ROUND_S, "a run", "rounds")
-    _check(turns | passes, MOST_COMBINATIONS, COMBINATION_S, "a round", "models of edges")
-    _check(trained, MOST_ITERATIONS, ITERATION_S, "a round", "local iterations")
-
-
-def _check(factors: dict[str, int], most: int, each_s: float, whole: str, unit: str) -> None:
-    """Raise ValueError if the product is above `most`; the message names the largest factor that is a setting."""
-    total = math.prod(factors.values())
-    if total <= most:
-        return
-    name = max((name for name in factors if "." in name or name == "max_rounds"), key=lambda name: factors[name])
-    accepted = most // (total // factors[name])
-    product = " × ".join(f"{count:,}" for count in factors.values())
-    made = f"{total:,} {unit}" if len(factors) == 1 else f"{product} = {total:,} {unit}"
-    beside = ", ".join(f"{other} = {count:,}" for other, count in factors.items() if other != name)
-    raise ValueError(
-        f"{name}: got {factors[name]:,}; {whole} would have {made}, which take at least {_duration(total * each_s)}; "
-        f"accepted{f' with {beside}' * bool(beside)}: 1 to {max(accepted, 1):,}; lower it"
-    )
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("years", 365.25 * 86400), ("days", 86400.0), ("hours", 3600.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds / 60:.0f} minutes"
+    trained = (devices if cloud is None and devices else turns | devices) | passes
+    trained["training.local_iterations"] = training.local_iterations
+    for factors, most, unit_s, whole, unit in (
+        ({"max_rounds": config.max_rounds}, MOST_ROUNDS, ROUND_S, "a run", "rounds"),
+        (turns | passes, MOST_COMBINATIONS, COMBINATION_S, "a round", "models of edges"),
+        (trained, MOST_ITERATIONS, ITERATION_S, "a round", "local iterations"),
+    ):
+        total = math.prod(factors.values())
+        if total > most:
+            settings = [name for name in factors if "." in name or name == "max_rounds"]
+            name = max(settings, key=lambda setting: factors[setting])
+            beside = ", ".join(f"{other} = {count:,}" for other, count in factors.items() if name != other)
+            yield (
+                f"{name}: got {factors[name]:,}; {whole} would have {total:,} {unit}, which take at least "
+                f"{total * unit_s / 3600:,.0f} hours; accepted{beside and f' with {beside}'}: 1 to "
+                f"{max(most // (total // factors[name]), 1):,}; lower it"
+            )

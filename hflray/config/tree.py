@@ -6,11 +6,11 @@ Without it the edges are the only level, and the cloud combines them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from hflray.config.base import Section
+from hflray.config.base import QuietSection, Section
 from hflray.config.training import AggregatorConfig, CompressorConfig
 
 
@@ -48,20 +48,17 @@ class GossipConfig(Section):
     )
 
 
-class TreeConfig(Section):
+class TreeConfig(QuietSection):
     """What lies above the edges: regions below the cloud, or links among the edges in its place."""
+
+    quiet: ClassVar[tuple[str, ...]] = ("region", "gossip")
 
     region: RegionConfig | None = Field(None, description="a level of regions between the edges and the cloud")
     gossip: GossipConfig | None = Field(None, description="links among the edges in place of the cloud")
 
     def contradictions(self) -> Iterator[str]:
-        """See `Section.contradictions`."""
         if self.region is not None and self.gossip is not None:
             yield "got region and gossip; accepted: one of them, as gossip has no cloud; remove the other"
-
-    @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
-        return {name: level for name, level in handler(self).items() if level is not None}
 
     @property
     def iterations(self) -> int:

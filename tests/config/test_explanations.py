@@ -1,7 +1,8 @@
-"""The list of settings is complete, and each numeric setting has a unit."""
+"""The list of settings in the documentation is complete, and each numeric setting has a unit."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,21 @@ import yaml
 from pydantic import Field
 
 from hflray.config import ExperimentConfig, Section, flatten
-from hflray.config.explanations import SUFFIXES, UNITS, Setting, sections, settings, unit_of, yaml_of
+from hflray.config.explanations import sections
 from hflray.errors import ConfigError
 from hflray.sweep import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, TuneConfig
 
+PAGES = Path(__file__).parents[2] / "docs" / "_ext" / "pages.py"
+spec = importlib.util.spec_from_file_location("pages", PAGES)
+assert spec is not None
+assert spec.loader is not None
+pages: Any = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pages)
+SUFFIXES, UNITS, Setting, settings = pages.SUFFIXES, pages.UNITS, pages.Setting, pages.settings
+unit_of, yaml_of = pages.unit_of, pages.yaml_of
 
-def everything() -> list[Setting]:
+
+def everything() -> list[Any]:
     rows = list(settings(ExperimentConfig))
     for key, section in sections(ExperimentConfig):
         rows += settings(section, f"{key}.")

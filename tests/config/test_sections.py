@@ -25,7 +25,6 @@ from hflray.config import (
     to_yaml,
     validate,
 )
-from hflray.config.base import unsigned
 from hflray.config.options import between, one_of, positive, whole
 from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
@@ -101,8 +100,6 @@ REFUSALS: list[tuple[str, tuple[str, ...]]] = [
     ("learning.epsilon=[1, 2]", ("learning.epsilon: got 2", "at least 0 and at most 1")),
     ("learning.model_kb=[]", ("learning.model_kb", "a number above 0", "not empty")),
     ("learning.reward=profit", ("learning.reward: got 'profit'", "'teacher' or 'cost'")),
-    ("learning.architecture=shared; fleet.deployment_seed=0; learning.num_edges=[3, 6]",
-     ("learning.num_edges", "[3, 6]", "fleet.deployment_seed = 0", "one number", "null")),
     ("training.devices_per_actor=2; training.num_actors=4", ("devices_per_actor = 2", "num_actors = 4", "remove")),
     *((f"training.{name}={value}", (f"{name}: ", "is for GPUs, and device is 'cpu'")) for name, value in (
         ("precision", "tf32"), ("cuda_graph", "true"),
@@ -364,8 +361,6 @@ def test_a_zero_has_no_sign(setting: str) -> None:
     for name in setting.split("."):
         value = getattr(value, name)
     assert math.copysign(1.0, value if isinstance(value, float) else value[0]) == 1.0
-    plain = unsigned({"a": [-0.0, (-0.0, 1)], "b": "-0.0", "c": -1.5, "d": True})
-    assert repr(plain) == "{'a': [0.0, (0.0, 1)], 'b': '-0.0', 'c': -1.5, 'd': True}"
 
 
 def test_options_of_a_part() -> None:
