@@ -89,14 +89,6 @@ def test_a_cluster_smaller_than_its_quota_is_scheduled_whole_in_every_round():
         assert all(0 in scheduler.schedule(rng) for _ in range(12))
 
 
-def test_clusters_take_turns_if_h_is_below_k():
-    labels = np.repeat(np.arange(3), 2)
-    scheduler = ikc(labels, 2)
-    rounds = [scheduler.schedule(FirstOfPool()) for _ in range(3)]
-    assert [labels[devices].tolist() for devices in rounds] == [[0, 1], [0, 2], [1, 2]]
-    assert sorted(np.concatenate(rounds)) == list(range(6))
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.data(), st.integers(0, 5))
 def test_no_device_is_repeated_before_its_cluster_is_exhausted(num_clusters, data, seed):
