@@ -6,7 +6,6 @@ import http.server
 import io
 import json
 import threading
-import time
 import webbrowser
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -17,7 +16,7 @@ from rich.console import Console
 from hflray import metrics
 from hflray.command.compare import main
 from hflray.support.terminal.output import WIDE
-from hflray.support.text import as_html, one_line
+from hflray.support.text import one_line
 from hflray.sweep import compare, load_sweep
 from hflray.sweep.compare import (
     Outcome,
@@ -29,10 +28,8 @@ from hflray.sweep.compare import (
 )
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
-from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
-from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
-from tests.servers import mlflow_server
+from tests.hostile import BREAKING, NAMES
 from tests.support.terminal import rendering as wide
 from tests.support.terminal.rendering import WIDTHS, check_whole
 
@@ -221,51 +218,3 @@ def test_open_shows_the_charts_if_a_server_with_the_sweep_answers(database, pass
     reason = f"no MLflow server with this sweep answers at {base}; {start}"
     assert other == (None if password else reason)
     assert open_charts(folder, "7", "aa") == reason  # no server any more
-
-
-# The charts that MLflow's page of runs shows: the title, and the name and the number of points of each line. The page
-# draws each run's line twice, and a shade around a group's.
-CARDS = """[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')].map(card => {
-  const plot = card.querySelector('.js-plotly-plot'), lines = plot && plot.data ? plot.data : [];
-  return [card.querySelector('h4').textContent, lines.map(line => [line.name, (line.x || []).length])];
-})"""
-
-
-def charts_of(page: Page, drawn: int) -> dict[str, list[tuple[str, int]]]:
-    """Wait until `drawn` charts have points; return the lines of each chart, once each, by its title."""
-    arrived = page.wait_for(f"{CARDS}.filter(card => card[1].some(line => line[1])).length >= {drawn}", 120)
-    assert arrived, page.evaluate(CARDS)
-    time.sleep(5)  # the page draws lines as their histories arrive
-    return {title: sorted({(name, points) for name, points in lines}) for title, lines in page.evaluate(CARDS)}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
-def test_the_pages_of_mlflow_show_every_run_of_a_sweep_and_execute_no_name(tmp_path: Path) -> None:
-    """Open the printed addresses on a real MLflow server in a real browser; names, tags and errors are scripts."""
-    with mlflow_server(tmp_path) as server:
-        folder = folder_of(tmp_path, server.uri)
-        data = f"data.name='{IMAGE}.npz'"
-        for sweep, names in ((folder.path.name, (SCRIPT, IMAGE)), ("other-1", ("other",))):
-            tracker = Tracker(server.uri, "tests", sweep, tmp_path / sweep)
-            for name in names:
-                tags = {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)}
-                tracker.start(name, name, small_config(data), tags)
-                for number in (1, 2, 3):
-                    tracker.round(name, number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number})
-                tracker.finish(name, error=SCRIPT)
-            assert tracker.close()
-            if sweep == folder.path.name:
-                lines = comparison_lines(folder, tracker.experiment_id, tracker.run_ids())
-        charts_page, compare_page = (line.split(": ", 1)[1] for line in lines)
-        with Page() as page:
-            page.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
-            page.open(charts_page)
-            drawn = {line for chart in charts_of(page, 1).values() for line in chart}
-            assert {(run, 3) for run in (SCRIPT, IMAGE)} <= drawn
-            assert not [name for name, _ in drawn if name == "other"]
-            page.open(compare_page)
-            for name in (SCRIPT, IMAGE):
-                assert page.wait_for(f"document.body && document.body.innerText.includes({json.dumps(name)})")
-            assert page.evaluate("typeof alerted") == "undefined"

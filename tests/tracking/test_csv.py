@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +12,6 @@ from hflray import metrics
 from hflray.tracking import Place, Round, Run, Tracker
 from hflray.tracking.csv import CSVSink
 from tests.conftest import small_config
-from tests.disks import small_disk_at
 
 RUN = Run("t1", "x")
 
@@ -107,27 +105,3 @@ def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None
     assert again.open(RUN) == 2  # the run begins again after its end
     again.rounds(RUN, [round_of(3)])
     assert path.read_bytes().endswith(b"2,0.2,2.0\n3,0.3,\n")
-
-
-def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
-    """The disk is a tmpfs of two pages, and the CSV file takes one of them."""
-    with small_disk_at(tmp_path / "disk", "8k") as disk:
-        sink, _ = opened(disk)
-        sink.rounds(RUN, [round_of(1)])
-        with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
-        last, error = 1, None
-        while error is None:
-            try:
-                sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
-                last += 50
-            except OSError as full_disk:
-                error = full_disk
-        assert error.errno == 28
-        path = disk / "csv" / "t1.csv"
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 1))
-        assert path.read_bytes().endswith(b"\n")
-        (disk / "ballast").unlink()
-        sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 51))

@@ -27,7 +27,6 @@ from hflray.sweep.results import new_folder
 from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
-from tests.blocks import blocks
 from tests.conftest import says
 from tests.hostile import NAMES
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
@@ -123,35 +122,6 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     assert len(devices["cluster"].unique()) == 5
     model = mlflow.pytorch.load_model(client.download_artifacts(good.info.run_id, "model", str(copies)))
     np.testing.assert_array_equal(to_vector(model), reference.global_model)
-
-
-def test_an_observer_logs_and_ends_a_trial_of_a_sweep(tmp_path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "howto" / "observers.md"
-    (own,) = [block.text for block in blocks(page.read_text(encoding="utf-8")) if block.comment == "<!-- own.py -->"]
-    (tmp_path / "own.py").write_text(own)
-    text = SWEEP.partition("sweep:")[0].replace("max_rounds: 2", "max_rounds: 4")
-    text = text.replace("num_clusters: 5}", "name: fedavg}") + "sweep:\n  observers: {grid: [[], [OWN]]}\n"
-    (tmp_path / "tiny.yaml").write_text(text.replace("OWN", "'own.py:Budget'"))
-    serial = ["training.backend=serial"]
-    free = list(Experiment(expand(load_sweep(tmp_path / "tiny.yaml", serial))[0].config))
-    limit = free[1].totals["energy_j"]
-    (tmp_path / "tiny.yaml").write_text(
-        text.replace("OWN", f"{{name: 'own.py:Budget', options: {{energy_j: {limit!r}}}}}")
-    )
-    done = call("tiny.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "observers: own.py:Budget ends the run after round 2" in done.stdout
-    (folder,) = (tmp_path / "hflray_results").glob("tiny-*")
-    rounds = {
-        path.stem: [e for e in Journal(folder).entries(path.stem) if "round" in e] for path in folder.glob("journal/*")
-    }
-    by_length = sorted(rounds.values(), key=len)
-    assert [len(each) for each in by_length] == [2, 4]
-    assert [e["model_hash"] for e in by_length[0]] == [record.model_hash for record in free[:2]]
-    spent = [e["metrics"]["spent_j"] for e in by_length[0]]
-    assert spent == [record.totals["energy_j"] for record in free[:2]]
-    again = call("--resume", "tiny", cwd=tmp_path)
-    assert "no unfinished sweep of that name" in again.stderr
 
 
 def test_an_assignment_study_ends_with_its_table_and_figures(tmp_path) -> None:

@@ -1,15 +1,13 @@
-"""`hflray.tune.driver`: a killed sweep continues bit for bit, and no round is lost or repeated in its results.
+"""`hflray.tune.driver`: the checkpoints of older versions.
 
-The chaos campaign (tests/chaos) kills drivers, trials, actors and servers at any write, and tests/damage reads what a
-resume says of damage.
+A killed sweep continues bit for bit: tests/chaos kills drivers, trials, actors and servers, and tests/damage interrupts
+a sweep, damages what it has left and resumes it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,23 +33,6 @@ experiment:
 sweep:
   scheduling.name: {{grid: [ikc, fedavg]}}
 """
-
-
-@pytest.fixture
-def sweep(tmp_path) -> Path:
-    (tmp_path / "long.yaml").write_text(SWEEP)
-    return tmp_path
-
-
-def start(folder: Path, *arguments: str, stdout: Any = subprocess.PIPE, **settings: str) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "120"} | settings
-    command = [sys.executable, "-m", "hflray.tune", *arguments]
-    process = subprocess.Popen(command, cwd=folder, env=env, stdout=stdout, stderr=subprocess.STDOUT, text=True)
-    started.append(process)
-    return process
-
-
-started: list[subprocess.Popen[str]] = []
 
 
 def journal_rounds(folder: Path) -> dict[str, list[int]]:
