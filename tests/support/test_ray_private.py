@@ -159,7 +159,7 @@ def test_a_manager_of_another_ray_is_left_as_it_is() -> None:
 
 
 def test_tune_writes_no_keys_of_aws_on_the_command_lines_of_trials(monkeypatch) -> None:
-    """Every user of a machine can read them."""
+    """Every user of a machine can read them; `tests/tracking/test_addresses.py` looks at the lines of a sweep."""
     from ray.tune.execution import class_cache
 
     monkeypatch.setattr(class_cache, "ENV_VARS_TO_PROPAGATE", before := set(class_cache.ENV_VARS_TO_PROPAGATE))

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from hflray import metrics
 from hflray.command.compare import main
-from hflray.support.terminal.output import WIDE
 from hflray.support.text import one_line
 from hflray.sweep import compare, load_sweep
 from hflray.sweep.compare import (
@@ -30,8 +29,6 @@ from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
 from tests.conftest import small_config
 from tests.hostile import BREAKING, NAMES
-from tests.support.terminal import rendering as wide
-from tests.support.terminal.rendering import WIDTHS, check_whole
 
 COLUMNS = [row.name for row in metrics.rows("training") if row.short]
 
@@ -100,22 +97,6 @@ def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
     text = render([Outcome(name, 3, values, ended=True) for name in names])
     assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_closing_table_is_whole_at_any_width(width) -> None:
-    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5, metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6}
-    names = [f"fashion_mnist-H{h}-λ1-ikc-d3qn-s0-target_accuracy=0.875-learning_rate=0.001" for h in (10, 50, 100)]
-    outcomes = [Outcome(name, 120, values, ended=True) for name in names]
-    table = closing_table("fig7_framework (12 s)", outcomes, width)
-    cells = [cell for row in table.rows for cell in row]
-    check_whole(wide.render(table, width), width, [table.title, table.caption, *cells])
-    shown = [row[0] for row in table.rows]
-    assert len(set(shown)) == 3
-    if width == WIDE:
-        assert shown == names
-    else:
-        assert names[0] in table.caption  # which explains the … in the names
 
 
 def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:

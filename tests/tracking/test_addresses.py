@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import sqlite3
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -267,6 +271,78 @@ def test_a_password_that_an_older_hflray_has_stored_is_not_read_again(tmp_path) 
     loaded = SweepFolder.load(folder.path)
     assert loaded.uri == loaded.file.experiment["tracking"]["uri"] == "http://127.0.0.1:9"
     assert TOKEN.encode() not in loaded.content()
+
+
+CANARIES = ("canary-in-the-address", "canary-in-the-token", "canary-of-the-cloud")
+SWEEP = """
+name: secret
+experiment:
+  max_rounds: 2
+  data: {name: synthetic, samples_per_device: [20, 40]}
+  fleet: {num_devices: 6, num_edges: 2}
+  scheduling: {name: fedavg, num_scheduled: 3}
+  assignment: {name: geographic}
+  training: {local_iterations: 1, edge_iterations: 1, batch_size: 16}
+tracking: {uri: URI, sinks: [mlflow, csv]}
+"""
+
+
+def command_lines(found: set[str], over: threading.Event) -> None:
+    """Collect the words of all processes that hold a canary, until it is over."""
+    while not over.wait(0.02):
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = path.read_bytes().decode(errors="replace")
+                found |= {words for canary in CANARIES if canary in words}
+
+
+@pytest.mark.slow  # a minute or more; `tests/support/test_ray_private.py` has what it found
+@pytest.mark.timeout(600)
+def test_a_sweep_leaves_no_password_anywhere(tmp_path, monkeypatch) -> None:
+    """They are in the environment, which is where they belong, and MLflow is sent them; nothing else has them."""
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
+    found, over = set[str](), threading.Event()
+    root = str(Path(addresses.__file__).parents[2])
+    with (
+        listening() as (uri, asked),
+        tempfile.TemporaryDirectory(prefix="hf") as short,
+    ):  # Ray's sockets need a short path
+        env = os.environ | {
+            "PYTHONPATH": root, "TMPDIR": short, "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "100",
+            "MLFLOW_TRACKING_URI": uri.replace("://", f"://me:{CANARIES[0]}@"), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+            "AWS_SECRET_ACCESS_KEY": CANARIES[2], "WANDB_API_KEY": CANARIES[1],
+        }  # fmt: skip
+        (tmp_path / "secret.yaml").write_text(SWEEP.replace("URI", uri))
+        watch = threading.Thread(target=command_lines, args=(found, over))
+        watch.start()
+        outputs = []
+        try:
+            for words in (
+                ["-m", "hflray.tune", "secret.yaml", "--cpus", "1", "-v"],
+                ["-m", "hflray.report", "secret", "--export", "exports"],
+                ["-m", "hflray.compare", "secret"],
+            ):
+                outputs.append(
+                    subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, timeout=300)
+                )
+        finally:
+            over.set()
+            watch.join()
+        tuned, reported, compared = outputs
+        assert b"finished" in tuned.stdout or tuned.returncode == 0, tuned.stderr
+        assert reported.returncode == 0, reported.stderr
+        assert compared.returncode == 2
+        assert b"does not answer" in compared.stderr
+        assert any("authorization: basic" in each.lower() for each in asked)
+        files = [path for top in (tmp_path, Path(short)) for path in top.rglob("*") if path.is_file()]
+        assert {"sweep.json", "index.html", "secret.zip"} <= {path.name for path in files}
+        assert [path for path in files if path.suffix == ".jsonl"]
+        assert [path for path in files if "checkpoints" in path.parts]
+        for canary in CANARIES:
+            assert not [path for path in files if canary.encode() in path.read_bytes()], canary
+            for each in outputs:
+                assert canary.encode() not in each.stdout + each.stderr
+    assert found == set()
 
 
 def test_the_list_of_named_addresses_is_the_users_alone(tmp_path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -28,8 +27,6 @@ from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
 from tests.conftest import says
-from tests.hostile import NAMES
-from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 SWEEP = """
 name: tiny
@@ -170,26 +167,6 @@ def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -
     assert "4 trials" in out
     assert out.count("ikc") == 4  # two trials have it in their name and in a column
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_in_the_table_of_trials_is_shown_as_it_is(name: str) -> None:
-    file = load_sweep(None, [f"sweep.data.root={{grid: [{json.dumps(name)}]}}"])
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(cli._trials_table(file, expand(file)))
-    assert f" {name} " in console.export_text()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_trials_of_figure_7_are_listed_whole_at_any_width(width) -> None:
-    file = load_sweep(cli.CONFIGS / "fig7_framework.yaml")
-    trials = expand(file)
-    text = render(cli._trials_table(file, trials), width)
-    names = [trial.name for trial in trials]
-    check_whole(text, width, [*names, "num_scheduled", "max_rounds", "fashion_mnist", "cifar10"])
-    lines = [line.split() for line in text.splitlines()]
-    assert [words for words in lines if words[:1] == [names[-1]]]  # a name is one word
-    assert ["cifar10", "100", "4", "150"] in [words[-4:] for words in lines] or width < 80
 
 
 MISTAKES = [  # one of each place that finds some; tests/config, tests/data, tests/world and tests/inputs have all

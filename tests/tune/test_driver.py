@@ -7,50 +7,12 @@ a sweep, damages what it has left and resumes it.
 from __future__ import annotations
 
 import json
-import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from hflray.support.checkpoint import Checkpoints
 from hflray.tune.driver import adopt_older
-
-pytestmark = pytest.mark.timeout(1200)  # the limit for a busy machine
-
-ROUNDS = 8
-SWEEP = f"""
-name: long
-tracking: {{sinks: [mlflow, csv]}}
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: digits}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{num_scheduled: 4, num_clusters: 5}}
-  training: {{local_iterations: 5, edge_iterations: 5, batch_size: 4, backend: serial}}
-sweep:
-  scheduling.name: {{grid: [ikc, fedavg]}}
-"""
-
-
-def journal_rounds(folder: Path) -> dict[str, list[int]]:
-    """Return the rounds in the journals by trial."""
-    whole = {
-        path.stem: path.read_text().rpartition("\n")[0].splitlines()
-        for path in folder.glob("hflray_results/long-*/journal/*.jsonl")
-    }
-    entries = {name: map(json.loads, lines) for name, lines in whole.items()}
-    return {name: [entry["round"] for entry in each if "round" in entry] for name, each in entries.items()}
-
-
-def wait_for_round(folder: Path, index: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 400
-    while not any(index in rounds for rounds in journal_rounds(folder).values()):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, f"round {index} was not reached within 400 s"
-        time.sleep(0.05)
 
 
 def test_checkpoints_of_hflray_0_1_and_0_2_are_saved_by_their_step_and_damaged_ones_are_left_out(tmp_path) -> None:
