@@ -359,6 +359,16 @@ def test_a_workload_is_table_is_unless_it_says_otherwise():
     assert Workload(1e6) == Workload(1e6, local_iterations=5, edge_iterations=5, delay_weight=1.0, cloud_hop=True)
 
 
+def test_workloads_and_costs_cannot_be_changed_and_costs_are_compared_by_identity():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        WORK.delay_weight = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        COST.energy_j = 0.0
+    # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
+    again = round_cost(FLEET, WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
+    assert len({COST, again, COST}) == 2
+
+
 def test_the_first_of_several_bad_values_is_named():
     with pytest.raises(ConfigError, match=r"devices\[1\]: device 5 does not exist"):
         check_assignment(FLEET, [0, 5, 4], [0, 0, 0])

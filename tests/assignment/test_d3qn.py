@@ -12,11 +12,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hflray.assignment import build_assigner, d3qn
+from hflray.assignment import build_assigner, configured_assigner, d3qn
 from hflray.assignment.features import feature_rows
 from hflray.assignment.network import NetworkSpec, build_network
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.assignment.search import SHORTLIST
+from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.support.native import compiler
 from tests.assignment.rounds import WORK, assign, objective
@@ -122,6 +123,16 @@ def test_the_polish_keeps_its_budget(monkeypatch, polish_ms):
     assert "exchange" in clock.answers
 
 
+def test_a_polish_that_has_time_ends_in_the_optimum(monkeypatch):
+    fleet, devices = random_round(3, scheduled=60, edges=3)
+    optimum = assign("d3qn", fleet, devices, polish_ms="optimum")
+    clock = MoveClock(monkeypatch)
+    monkeypatch.setattr(d3qn, "time", clock)
+    edges = assign("d3qn", fleet, devices, polish_ms=8.0)
+    assert clock.moves < 8000
+    np.testing.assert_array_equal(edges, optimum)
+
+
 def test_the_shipped_policy_is_small_and_documented_and_needs_no_ray():
     assert SHIPPED.stat().st_size <= 3_000_000
     _, card = load_policy(SHIPPED)
@@ -189,6 +200,13 @@ def test_weights_that_give_nan_are_an_error(tmp_path, spec):
         build_assigner("d3qn", policy=tmp_path / "nan.safetensors").assign(
             fleet, WORK, devices, np.random.default_rng(0)
         )
+
+
+def test_the_configuration_sets_policy_and_polish(policy):
+    config = load_config(None, ["assignment.name=d3qn", f"assignment.policy={policy}", "assignment.polish_ms=optimum"])
+    assigner = configured_assigner(config)
+    assert assigner.path == policy
+    assert assigner.polish_ms == float("inf")
 
 
 def test_the_polish_minimises_the_objective_of_the_coupling():

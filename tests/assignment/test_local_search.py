@@ -136,3 +136,18 @@ def test_the_search_keeps_its_budget_and_never_worsens_the_start(monkeypatch, bu
     assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + largest
     gain = fleet.gain[devices].argmax(axis=1)
     assert objective(fleet, devices, result) <= objective(fleet, devices, gain) * (1 + 1e-9)
+
+
+def test_a_larger_budget_is_no_worse_and_continues_after_a_local_optimum(monkeypatch):
+    fleet, devices = random_round(2, scheduled=30)
+    values, exchanges = [], []
+    for budget_ms in (1, 10, 100):
+        with monkeypatch.context() as patch:
+            clock = MoveClock(patch)
+            result = assign("local_search", fleet, devices, budget_ms=budget_ms)
+        assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + 2 * 150 + 30 * 29 // 2
+        values.append(objective(fleet, devices, result))
+        exchanges.append(clock.answers.count("exchange"))
+    assert values[0] >= values[1] >= values[2]
+    assert values[2] < values[0]
+    assert exchanges[2] > exchanges[1]

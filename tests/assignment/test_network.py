@@ -79,6 +79,18 @@ def test_dueling_agrees_with_equation_20_by_hand():
     torch.testing.assert_close(masked, torch.tensor([[[0.5, 3.5, ABSENT]]]))
 
 
+@pytest.mark.parametrize("spec", [SHARED, NetworkSpec("bilstm", "db", num_edges=6, hidden=16)])
+def test_padded_devices_change_nothing(spec):
+    network = build_network(spec)
+    x = rows(2, 9, 6)
+    x[1, 5:] = 0.0
+    with torch.no_grad():
+        together = network(x, torch.tensor([9, 5]))
+        torch.testing.assert_close(together[0], network(x[:1])[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(together[1, :5], network(x[1:, :5])[0], atol=1e-5, rtol=1e-4)
+    assert torch.isfinite(together).all()
+
+
 def test_padded_edges_change_nothing_and_are_never_chosen():
     network = build_network(SHARED)
     x = rows(2, 9, 3)

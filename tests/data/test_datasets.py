@@ -228,6 +228,12 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path):
     assert "no such file" in message_of(str(path))
 
 
+@pytest.mark.parametrize("name", ["x" * 300 + ".npz", "a/" * 3000 + "b.npz", "~nobody_here/x.npz"])
+def test_a_path_that_cannot_exist_is_no_file(tmp_path, name):
+    assert "no such file" in message_of(name)
+    assert "cannot be downloaded" in message_of("fashion_mnist", root=Path(f"/dev/null/{name}"))
+
+
 def test_an_encrypted_file_is_refused(tmp_path):
     (tmp_path / "locked.npz").write_bytes(encrypted())
     message = message_of(str(tmp_path / "locked.npz"))

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from hflray.config import load_config
-from hflray.data import download, load_dataset
+from hflray.data import Dataset, download, load_dataset
 from hflray.data.datasets import stored_at
 from hflray.errors import ConfigError, DataError
+from hflray.experiment import Scenario
 
 UNPACK = Path(__file__).parents[3] / "shared" / "data" / "unpack.py"
 
@@ -166,3 +167,15 @@ def test_the_real_files_are_in_the_splits_that_they_are_said_to_be(real_data) ->
     sums = [np.sort(images @ np.arange(784)) for images in together]
     assert np.array_equal(*sums)  # the same 70,000 images
     assert len(data.y_test) == 10_000
+
+
+def test_a_scenario_has_the_split_of_its_configuration(real_data) -> None:
+    if not (real_data / download.OFFICIAL_FILE).exists():
+        pytest.skip(f"$HFLRAY_DATA holds no {download.OFFICIAL_FILE}")
+
+    def dataset(split: str) -> Dataset:
+        words = ["data.name=fashion_mnist", f"data.root={real_data}", f"data.split={split}"]
+        return Scenario.build(load_config(None, words)).dataset
+
+    assert dataset("official").y_test[:4].tolist() == [9, 2, 1, 1]
+    assert not np.array_equal(dataset("stratified").y_test, dataset("official").y_test)

@@ -225,6 +225,12 @@ def test_dirichlet_shares_are_those_of_the_draw():
     np.testing.assert_allclose(label_counts(parts, labels, 3), 2000 * shares, atol=110)
 
 
+def test_an_iid_device_draws_from_the_whole_set():
+    labels = np.repeat([0, 1], 500)
+    counts = label_counts(IIDPartition()(labels, 4, np.full(4, 200), np.random.default_rng(0)), labels, 2)
+    assert np.abs(counts - 100).max() < 36  # 5 standard deviations
+
+
 def test_both_ends_of_a_range_are_drawn():
     for options in ({"explicit": (3, 5)}, {"default_range": (3, 5)}):
         args = {"default_range": (400, 700)} | options
@@ -335,6 +341,16 @@ def test_each_level_of_dirichlet_may_be_iid():
     assert device > edge > 0.4
 
 
+def test_an_edges_devices_share_out_all_that_the_edge_has():
+    # Two edges of one and two devices: all 12 samples of three classes are dealt, whatever the shares are.
+    for seed in range(10):
+        counts = dealt(EdgeDirichletPartition(2, 0.1, 0.1), balanced(3, 4), np.array([5, 3, 4]), seed)
+        assert counts.sum(axis=0).tolist() == [4, 4, 4]
+    # One edge is an ordinary Dirichlet partition of the samples that it has drawn.
+    one = dealt(EdgeDirichletPartition(1, None, 1e9), balanced(2, 1000), np.array([500, 500]))
+    assert np.abs(one - 250).max() < 60
+
+
 @pytest.mark.parametrize(
     "partition, sizes, message",
     [
@@ -418,6 +434,13 @@ def test_wrong_arguments_are_one_line():
         Dataset.of(x, y, x, y, test_owner=["a", "b", "c", "d"])
     with pytest.raises(DataError, match=r"class_names has 3 texts"):
         Dataset.of(x, y, x, y, class_names=["a", "b", "c"])
+
+
+def test_labels_stay_labels():
+    x, y = np.eye(4), [0, 1, 0, 1]
+    data = Dataset.of(x, y, x, y, owner=[1, 1, 2, 2])
+    assert data.labels.tolist() == data.strata.tolist() == y
+    assert data.columns["owner"].tolist() == ["1", "1", "2", "2"]
 
 
 PARTITIONS = (

@@ -9,6 +9,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, path_gain, sample_fleet
+from hflray.fleet import fleet as fleet_module
 from hflray.fleet import links as link_module
 
 
@@ -279,6 +280,21 @@ def test_an_array_of_the_wrong_shape_is_named_at_its_first_missing_or_surplus_el
             dataclasses.replace(fleet, power_w=wrong)
 
 
+def test_edges_within_the_smallest_distance_are_equally_near():
+    """All edges are nearer than 2 km on a square of 1 km, so that the lower index wins for every device."""
+    for dense in (True, False):
+        fleet = draw(num_devices=8, num_edges=6, min_distance_m=2000.0, dense=dense)
+        assert fleet.nearest_edges(np.arange(8))[:, 0].tolist() == [0] * 8
+
+
+def test_the_strongest_edges_are_found_in_steps_of_a_few_devices(monkeypatch):
+    fleet = draw(num_devices=31, num_edges=10, dense=False)
+    expected = np.argsort(-np.asarray(fleet.gain), axis=1, kind="stable")[:, :3]
+    for links in (1, 20, 70, 310):  # 1, 2, 7 and 31 devices a step; at least one, even if a device has more links
+        monkeypatch.setattr(fleet_module, "AT_ONCE", links)
+        np.testing.assert_array_equal(fleet.strongest_edges(np.arange(31), 3), expected)
+
+
 @pytest.mark.parametrize("settings", [{}, {"shadowing_db": 0.0}, {"shadowing_db": 30.0}, {"min_distance_m": 300.0}])
 def test_bounds_find_the_strongest_of_many_edges(settings, monkeypatch):
     """The groups of edges, and the gains that are computed, are fewer than the edges."""
@@ -309,6 +325,15 @@ def test_other_links_have_all_their_gains_compared(own):
     gain = links.gain(np.arange(40)[:, None], np.arange(300))
     expected = np.argsort(-gain, axis=1, kind="stable")[:, :3]
     np.testing.assert_array_equal(links.strongest(np.arange(40), 3), expected)
+
+
+def test_links_and_fleets_cannot_be_changed_and_are_compared_by_identity():
+    one, two = draw(num_devices=4, num_edges=2, dense=False), draw(num_devices=4, num_edges=2, dense=False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.links.key = 0
+    # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
+    assert len({one, two, one}) == 2
+    assert len({one.links, two.links, one.links}) == 2
 
 
 @pytest.mark.parametrize("dense", [True, False])

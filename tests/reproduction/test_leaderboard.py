@@ -173,6 +173,19 @@ def test_schedulers_without_ones_own_need_no_training(tmp_path: Path) -> None:
     assert [place["ratios"]["seconds"][0] for place in places if place["name"] == "ikc"] == [1.0]
 
 
+def test_assigners_compete_with_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(board, "DEPLOYMENTS", range(1))
+    monkeypatch.setattr(board, "ASSIGNERS", {name: board.ASSIGNERS[name] for name in (board.BEST_GAIN, "geographic")})
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    def assign(self, fleet, work, devices, rng):\n"
+        "        return fleet.gain[devices].argmax(axis=1)\n"
+    )
+    text = invoked("assignment", "mine.py:Mine", "--fleets", "1")
+    assert "Mine *" in text
+    assert "* your own" in text
+
+
 def test_a_scheduler_that_is_on_the_board_is_refused() -> None:
     with pytest.raises(ConfigError, match="which is on the board"):
         RUN.invoke(app, ["scheduling", "fedavg"], catch_exceptions=False)

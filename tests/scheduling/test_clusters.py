@@ -110,10 +110,27 @@ def test_a_draw_without_a_choice_uses_no_random_number():
     assert pool.tolist() == [3, 5, 8]
 
 
+def test_devices_that_fill_up_are_drawn_uniformly():
+    # Cluster {0} is one device short of its quota of 2. One of the 8 devices of cluster 1 that are left fills up.
+    scheduler, rng = vkc([0] + [1] * 9, 3), np.random.default_rng(0)
+    scheduler.offset = 0
+    counts = np.zeros(10)
+    for _ in range(2000):
+        scheduler.offset = 0  # quotas of 2 and 1 in every round
+        counts[scheduler.schedule(rng)] += 1
+    assert counts[0] == 2000
+    # Each of the others is in a share of 2/9 of the rounds; 5 standard deviations are 93.
+    assert np.abs(counts[1:] - 2000 * 2 / 9).max() < 93
+
+
 def test_a_base_class_alone_is_no_scheduler():
     for base, options in ((Scheduler, {}), (ClusterScheduler, {"clusters": [0, 1]})):
         with pytest.raises(TypeError, match="abstract"):
             base(num_devices=2, num_scheduled=1, **options)
+
+
+def test_labels_up_to_the_last_device_are_accepted():
+    assert [c.tolist() for c in vkc([3, 0, 0, 0], 2).clusters] == [[1, 2, 3], [], [], [0]]
 
 
 @pytest.mark.parametrize("name", ["vkc", "ikc", "joint_cost"])

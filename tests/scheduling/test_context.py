@@ -14,7 +14,7 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
-from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler
+from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices
 from hflray.scheduling.base import highest, weighted_draw
 from hflray.scheduling.context import best_edges, nominal_iteration
 from tests.conftest import small_config
@@ -164,6 +164,14 @@ def test_the_record_is_the_same_after_a_resume(name: str, more: tuple[str, ...])
     assert [bits(context.record) for kind, context in SEEN if kind == "schedule"] == [seen[2]]
 
 
+def test_a_record_of_another_version_is_refused() -> None:
+    experiment = Experiment(small_config("scheduling.name=echo", "max_rounds=1"))
+    state = next(iter(experiment)).state_dict()
+    del state["cost"]["delay_s"]
+    with pytest.raises(ConfigError, match=r"another hflray .*delay_s"):
+        RoundRecord.of_state(state)
+
+
 def test_a_record_that_lacks_the_delays_of_its_timeline_does_not_know_them() -> None:
     experiment = Experiment(small_config("scheduling.name=echo", "max_rounds=1", "clock.edge.deadline=2"))
     record = next(iter(experiment))
@@ -225,6 +233,17 @@ def test_a_choice_that_cannot_be_is_the_schedulers_error(answer: list[Any], name
     with pytest.raises(ConfigError, match=named) as error:
         Experiment(small_config("scheduling.name=liar")).run_round()
     assert "Liar" in str(error.value)
+
+
+def test_an_unavailable_device_is_the_schedulers_error() -> None:
+    context = toy.context(toy.fleet(np.ones((4, 1))), available=[True, False, True, True])
+    scheduler = Liar(num_devices=4, num_scheduled=2)
+    Liar.answer = [0, 1]
+    with pytest.raises(ConfigError, match=r"^scheduling.name: Liar returned device 1, which is not available") as error:
+        choose_devices(scheduler, context)
+    assert "\n" not in str(error.value)
+    Liar.answer = [3, 0]
+    assert choose_devices(scheduler, context).tolist() == [0, 3]
 
 
 class Both(Scheduler):

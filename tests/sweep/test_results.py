@@ -122,6 +122,20 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
         find(tmp_path, "mine")
 
 
+def test_a_flipped_byte_is_never_read_as_a_setting(tmp_path) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
+    path = folder.path / "sweep.json"
+    whole = path.read_bytes()
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        try:
+            loaded = SweepFolder.load(folder.path)
+        except ConfigError as error:
+            assert "cannot be read" in str(error)
+        else:  # a space between values, or a letter in the name of a checksum or seal
+            assert loaded == folder
+
+
 def test_an_older_folder_is_read(tmp_path) -> None:
     """It may lack a checksum, or have a seal, or a setting that changed no result."""
     folder = make_folder(tmp_path, "20260101-000000", finished=False)
