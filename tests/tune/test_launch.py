@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import ray.tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hflray.config import ExperimentConfig
@@ -27,9 +28,10 @@ from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
 from hflray.training.job import DeviceData
 from hflray.tune import nodes
+from hflray.tune import trial as trial_module
 from hflray.tune.driver import adopt_older
-from hflray.tune.launch import Placement, parameters
-from hflray.tune.trial import share, trial_experiment
+from hflray.tune.launch import LAST, TRIAL, Placement, parameters
+from hflray.tune.trial import SharedSettings, run_trial, share, trial_experiment
 from tests.conftest import says, small_config
 from tests.training.test_local import make_data, make_job
 
@@ -278,3 +280,24 @@ def test_checkpoints_of_hflray_0_1_and_0_2_are_saved_by_their_step_and_damaged_o
     adopt_older(folder, "t")  # those of today are not replaced
     assert saved.rounds() == [9001, 9000]
     adopt_older(folder, "another")
+
+
+def test_a_trial_saves_the_round_in_which_a_stop_is_asked_and_goes_on_from_there(
+    ray_session, tmp_path, monkeypatch
+) -> None:
+    """Checkpoints are due only every 100 rounds, and at the end."""
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # the trial sets it
+    file = load_sweep(None, [*SMALL, "max_rounds=4", "training.backend=serial", "checkpoint.every=100"])
+    shared = SharedSettings("s", file.model_dump(mode="json", exclude_unset=True), str(tmp_path), {})
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray.tune, "report", reports.append)
+    monkeypatch.setattr(trial_module, "stop_requested", lambda place: len(reports) == 1)
+    run_trial(parameters("t", {}), shared, {})
+    assert [(report["round"], report["saved"]) for report in reports] == [(1, False), (2, True), (3, False), (4, True)]
+    hashes = [report["model_hash"] for report in reports]
+    again = parameters("t", {})
+    again[TRIAL][LAST] = 3  # the checkpoint of round 4 is ahead of the journal
+    reports.clear()
+    run_trial(again, shared, {})
+    assert [report["round"] for report in reports] == [3, 4]
+    assert [report["model_hash"] for report in reports] == hashes[2:]
