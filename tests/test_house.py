@@ -10,9 +10,6 @@ import functools
 import re
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
-
-import pytest
 
 from hflray.sweep.tasks import TASKS
 from tests import conftest
@@ -227,17 +224,6 @@ def test_every_file_is_written_whole_or_not_at_all():
     assert {write[:2] for write in writes} == set(OTHER_WRITERS)  # no exception outlives its reason
 
 
-@pytest.mark.parametrize(
-    "source", ["path.write_text('x')", "path.open('r+')", "os.open(path, os.O_RDWR | os.O_CREAT)", "json.dump(x, file)",
-               "np.savez(path, **arrays)", "frame.to_csv(path)"],
-)  # fmt: skip
-def test_a_bare_write_is_reported(source):
-    assert bare_writes({"x.py": f"def f():\n    {source}"}) == [("x.py", "f", 2)]
-    assert bare_writes({"x.py": f"with replacing(target, durable=True) as path:\n    {source}"}) == []
-    others = ["open('a')", "path.open(encoding='utf-8')", "yaml.dump(x, sort_keys=False)", "frame.to_csv()"]
-    assert bare_writes({"x.py": "\n".join(others)}) == []
-
-
 def test_names_say_what_they_hold():
     assert vague_names(sources("hflray")) == []
 
@@ -251,64 +237,11 @@ def test_no_class_name_stands_for_two_things():
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_a_vague_name_is_reported():
-    source = "found = 1\ndef f(told, edges): ...\ndef said(): ...\nclass Known: ...\nbest = found"
-    lines = [message.split(":")[1] for message in vague_names({"x.py": source})]
-    assert sorted(lines) == ["1", "2", "3", "4"]
-
-
 def test_every_package_is_installed():
     """A wheel lacks a package that pyproject.toml omits, although an editable install has it."""
     listed = PROJECT["tool"]["setuptools"]["packages"]
     packages = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
     assert set(listed) == packages | {"hflray.tune_configs"}
-
-
-@pytest.mark.parametrize(
-    "source, names",
-    [
-        ("x = task in ('clustering', 'train_assigner')", ["clustering", "train_assigner"]),
-        ("x = {'experiment': 1}.get('assignment', 0)", ["assignment", "experiment"]),
-        ("match task:\n    case 'experiment' | 'clustering': pass", ["clustering", "experiment"]),
-        ("x = find_task(file.task).trains_model\nstream(seed, 'assignment')", []),
-    ],
-)
-def test_a_decision_by_a_tasks_name_is_reported(source, names):
-    assert task_name_uses({"tune/driver.py": source}) == [("tune/driver.py", name) for name in names]
-    assert task_name_uses({"sweep/tasks/clustering.py": source}) == []
-
-
-def test_a_long_file_is_reported():
-    files = {"rl/env.py": "x\n" * 501, "rl/ok.py": "x\n" * 500, "cost.py": "x\n" * 801, "fleet.py": "x\n" * 800}
-    assert long_files(files) == ["cost.py: 801 lines, at most 800", "rl/env.py: 501 lines, at most 500"]
-
-
-def test_each_test_is_in_one_of_five_fifths(request) -> None:
-    """The fifths together are all tests, and none has more than its share and a half."""
-    names = [item.nodeid for item in request.session.items] + [f"tests/a.py::test[{n}]" for n in range(500)]
-    gone: list[list[SimpleNamespace]] = []
-    kept = []
-    for fifth in range(conftest.FIFTHS):
-        items = [SimpleNamespace(nodeid=name) for name in names]
-        config = SimpleNamespace(
-            option=SimpleNamespace(fifth=fifth),
-            hook=SimpleNamespace(pytest_deselected=lambda items: gone.append(items)),
-        )
-        conftest.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
-        assert 0.5 * len(names) / 5 < len(items) < 1.5 * len(names) / 5
-        assert len(items) + len(gone[-1]) == len(names)
-        kept += [item.nodeid for item in items]
-    assert sorted(kept) == sorted(names)
-
-
-def test_no_test_begins_after_its_time() -> None:
-    def begin(within: float | None) -> None:
-        conftest.pytest_runtest_setup(SimpleNamespace(config=SimpleNamespace(option=SimpleNamespace(within=within))))
-
-    begin(None)
-    begin(1e6)
-    with pytest.raises(pytest.skip.Exception, match="the 0 minutes"):
-        begin(0.0)
 
 
 def test_ci_runs_the_tests_that_the_suite_leaves_out() -> None:

@@ -95,34 +95,6 @@ def test_class_balance_is_a_share_and_scale_free(counts, c):
     assert str(value) != "-0.0"
 
 
-def test_a_report_shows_these_bars_and_curves_in_this_order():
-    def names(rows):
-        return [row.name for row in rows]
-
-    assert names(metrics.bars("training")) == [
-        "total/objective", "total/delay_s", "total/energy_j", "total/message_bits",
-    ]  # fmt: skip
-    assert names(metrics.bars("assignment")) == [
-        "round/objective", "round/delay_s", "round/energy_j", "wall/assign_s",
-    ]  # fmt: skip
-    assert names(metrics.bars("clustering")) == ["clustering/delay_s", "clustering/energy_j", "clustering/ari"]
-    assert metrics.bars("learning") == []
-    assert set(names(metrics.curves())) == {
-        *("accuracy", "r2", "token_accuracy", "test_loss", "round/objective", "schedule/class_balance"),
-        *(
-            "round/discarded",
-            "round/wasted_j",
-            "battery/median_j",
-            "privacy/epsilon",
-            "round/staleness",
-            "round/device_staleness",
-            *metrics.WITH_PARTS,
-            *metrics.WITH_A_VALIDATION,
-        ),
-        *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
-    }
-
-
 @pytest.mark.parametrize(
     "name, logged, shown",
     [

@@ -122,38 +122,6 @@ def test_an_infinite_joint_deadline_names_edge_and_device() -> None:
         allocate_round(dataclasses.replace(FLEET, gain=gain), WORK, DEVICES, np.full(4, 2), coupling="joint")
 
 
-REFUSED = [
-    ("geographic", {"exchanges": 3}, r"assigner 'geographic': unknown option 'exchanges' \(got 3\); accepted: none"),
-    ("geografic", {}, "unknown assigner 'geografic'; did you mean 'geographic'"),
-    *((name, {"coupling": "joint"}, "coupling") for name in SIMPLE),
-    *(
-        (name, {"coupling": "both"}, "coupling: got 'both'; accepted: per_edge, joint")
-        for name in ("hfel", "local_search", "d3qn")
-    ),
-    ("hfel", {"start": "nowhere"}, "start.*nowhere.*geographic"),
-    ("hfel", {"exchange": 3}, "exchange"),
-    *(
-        ("hfel", {key: bad}, rf"assignment\.{key}: got {bad!r}; accepted: a whole number of at least 0")
-        for key in ("transfers", "exchanges")
-        for bad in (True, False, -1, 2.0, "3", None)
-    ),
-    ("local_search", {"restarts": -1}, "restarts"),
-    ("local_search", {"kick": 0}, "kick"),
-    ("local_search", {"budget_ms": 0}, "budget_ms"),
-    ("local_search", {"start": "here"}, "start.*here.*best_gain"),
-    ("local_search", {"candidates": -1}, r"assignment\.candidates: got -1"),
-    ("d3qn", {"polish_ms": -1.0}, "polish_ms.*-1"),
-    ("d3qn", {"polish_ms": "best"}, "polish_ms.*best.*optimum"),
-    ("d3qn", {"polish": 3}, "polish"),
-]
-
-
-@pytest.mark.parametrize("name, options, words", REFUSED)
-def test_bad_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        build_assigner(name, **options)
-
-
 @pytest.mark.parametrize("name", ["hfel", "local_search", "d3qn"])
 @pytest.mark.parametrize("coupling", ["per_edge", "joint"])
 def test_the_coupling_reaches_the_assigners_that_search(name: str, coupling: str) -> None:

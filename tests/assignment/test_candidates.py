@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
 import time
 
 import numpy as np
@@ -133,13 +132,6 @@ def test_the_result_is_close_to_the_search_over_all_edges():
     assert np.mean(ratios) < 1.05
 
 
-@pytest.mark.parametrize("num_edges, scheduled", [(8, 3), (2, 40)])
-def test_no_result_is_worse_than_the_best_gain(num_edges, scheduled):
-    fleet, devices = random_round(2, 200, num_edges, scheduled)
-    edges, start = (assign("local_search", fleet, devices, candidates=12), fleet.strongest_edges(devices)[:, 0])
-    assert objective(fleet, devices, edges) <= objective(fleet, devices, start) * (1 + 1e-9)
-
-
 def test_large_rounds_use_candidates_by_default_and_refuse_restarts(monkeypatch):
     fleet, devices = large_round(0)
     monkeypatch.setattr(local_search, "LARGE", 100 * 8)
@@ -166,12 +158,3 @@ def check_scale(num_devices, scheduled, num_edges, **options):
 
 def test_20000_devices_are_assigned():
     check_scale(20_000, 2_000, 50)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_million_devices_are_assigned_in_a_minute():
-    assign_s, allocate_s = check_scale(1_000_000, 100_000, 1_000, budget_ms=45_000)
-    assert assign_s < 60
-    assert allocate_s < 5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 4e9

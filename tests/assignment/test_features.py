@@ -73,15 +73,6 @@ def test_db_features_mean_the_same_in_every_fleet():
     )
 
 
-def test_an_upload_time_agrees_with_equation_7_by_hand():
-    fleet, devices = random_round(1, num_edges=2)
-    rows = feature_rows("db", fleet, WORK, devices)
-    n, m = devices[3], 1
-    bandwidth = fleet.edge_bandwidth_hz[m]
-    rate = bandwidth * np.log2(1 + fleet.gain[n, m] * fleet.power_w[n] / (fleet.noise_w_per_hz * bandwidth))
-    assert rows[3, WIDTHS["db"].link * m + 7] == pytest.approx(np.log(WORK.model_bits / rate) / 2, rel=1e-5)
-
-
 def test_the_order_of_devices_and_edges_is_the_callers():
     fleet, devices = random_round()
     rows = feature_rows("db", fleet, WORK, devices)
@@ -159,12 +150,3 @@ def test_a_rows_length_tells_the_number_of_edges_from_one_on():
     for length in (8, -1, 16, 18):  # no edge, fewer than none, and one feature less or more than one edge has
         with pytest.raises(ConfigError, match=f"rows: got {length} features"):
             width.edges(length)
-
-
-def test_the_rows_of_several_rounds_are_padded_at_once():
-    width = WIDTHS["db"]
-    rows = np.arange(2 * 3 * width.row(2), dtype=np.float32).reshape(2, 3, -1)
-    wide = pad_edges(rows, width, 4)
-    assert wide.shape == (2, 3, width.row(4))
-    for one, padded in zip(rows, wide, strict=True):
-        np.testing.assert_array_equal(padded, pad_edges(one, width, 4))

@@ -12,7 +12,7 @@ from hflray.assignment import local_search
 from hflray.assignment import search as searches
 from hflray.assignment.bounds import brute_force
 from hflray.assignment.objective import all_costs, round_problem, totals_of
-from hflray.assignment.search import AT_ONCE, SHORTLIST, PerEdgeSearch, best_exchange, best_move, swap_value
+from hflray.assignment.search import AT_ONCE, SHORTLIST, best_exchange, best_move, swap_value
 from hflray.assignment.state import ALONE, STAMP, blank_state, make_move, restart
 from tests.assignment.rounds import WORK, assign, neighbours, objective, random_round
 
@@ -151,13 +151,3 @@ def test_a_larger_budget_is_no_worse_and_continues_after_a_local_optimum(monkeyp
     assert values[0] >= values[1] >= values[2]
     assert values[2] < values[0]
     assert exchanges[2] > exchanges[1]
-
-
-def test_a_second_descent_changes_nothing():
-    fleet, devices = random_round(6)
-    problem, _ = round_problem(fleet, WORK, devices)
-    search = PerEdgeSearch(problem, exchanges=True)
-    value = search.run(fleet.gain[devices].argmax(axis=1))
-    final = search.assignment.copy()
-    assert search.run(final) == value
-    np.testing.assert_array_equal(search.assignment, final)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,10 @@ from hflray.assignment.prices import begin_joint, move_prices, objective_bounds,
 from hflray.assignment.state import WEIGHT, blank_state, list_members, solve_members
 from hflray.cost import Workload, cloud_hop, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.assignment.rounds import objective, random_round
 
 BITS = 448 * 8192
-
-
-def random_round(seed, num_devices=100, num_edges=5, scheduled=50):
-    rng = np.random.default_rng(seed)
-    fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges), rng)
-    return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
-
-
-def objective(fleet, work, devices, assignment):
-    """Return the joint objective by the exact solver, J."""
-    allocation = allocate_round(fleet, work, devices, assignment, coupling="joint")
-    return round_cost(fleet, work, devices, assignment, allocation).objective
+joint_objective = partial(objective, coupling="joint")
 
 
 def blank_states(problem):
@@ -47,7 +38,7 @@ def test_the_objective_is_that_of_the_joint_allocation(sizes, hop):
         problem, _ = round_problem(fleet, work, devices)
         state, _ = blank_states(problem)
         result = begin_joint(problem, state, assignment)
-        assert result == pytest.approx(objective(fleet, work, devices, assignment), rel=1e-9)
+        assert result == pytest.approx(joint_objective(fleet, devices, assignment, work), rel=1e-9)
         prices = allocate_round(fleet, work, devices, assignment, coupling="joint").edge_price
         used = np.unique(assignment)
         np.testing.assert_allclose(
@@ -64,7 +55,7 @@ def test_any_prices_give_a_lower_and_an_upper_bound():
         problem, _ = round_problem(fleet, work, devices)
         state, _ = blank_states(problem)
         begin_joint(problem, state, assignment)
-        exact = objective(fleet, work, devices, assignment)
+        exact = joint_objective(fleet, devices, assignment, work)
         for _ in range(5):
             share = rng.dirichlet(np.ones(4))  # the fourth share has no edge
             for m in range(3):
@@ -100,7 +91,7 @@ def test_moves_are_accepted_as_by_the_exact_solver(sizes):
                 after[b] = before[a]
             result, exact = (
                 try_move(problem, state, trial, a, b if exchange else a, int(after[a]), best),
-                objective(fleet, work, devices, after),
+                joint_objective(fleet, devices, after, work),
             )
             if result < np.inf:
                 accepted += 1
@@ -133,7 +124,7 @@ def test_the_hop_of_an_empty_edge_can_be_the_deadline():
     for a, b in ((0, 1), (1, 0), (2, 1)):  # the empty edge carries a part of λ
         after = state.assignment.copy()
         after[a] = b
-        exact = objective(fleet, work, devices, after)
+        exact = joint_objective(fleet, devices, after, work)
         result = try_move(problem, state, trial, a, a, b, value)
         assert (result < np.inf) == (exact < value)
         value = min(value, result)
@@ -158,7 +149,7 @@ def test_the_search_in_brackets_solves_it_if_the_prices_do_not_converge():
             solve_members(problem, state, m, True, 1e-10)
     lower, upper = objective_bounds(problem, state)
     assert upper - lower > 1e-6 * upper
-    exact = objective(fleet, work, devices, assignment)
+    exact = joint_objective(fleet, devices, assignment, work)
     assert lower <= exact <= upper
     solve_cold(problem, state)
     assert objective_bounds(problem, state)[1] == pytest.approx(exact, rel=1e-9)

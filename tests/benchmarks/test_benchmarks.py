@@ -1,9 +1,7 @@
-"""The benchmarks: each function takes its settings, one runs and is compared, and all run among the slow tests."""
+"""The benchmarks: one runs and is compared, and all run among the slow tests."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 from pathlib import Path
 
@@ -12,15 +10,6 @@ import pytest
 from tests.benchmarks import __main__ as command
 from tests.benchmarks._bare import Scaling
 from tests.benchmarks._results import Results, compare
-
-
-def test_each_benchmark_is_a_function_that_takes_its_settings() -> None:
-    keys = [key for benchmark in command.BENCHMARKS for key in benchmark.keys]
-    assert len(keys) == len(set(keys))
-    for benchmark in command.BENCHMARKS:
-        module, _, name = benchmark.call.partition(":")
-        function = getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)
-        inspect.signature(function).bind_partial(**benchmark.settings, **benchmark.quick)
 
 
 def test_a_run_is_stored_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

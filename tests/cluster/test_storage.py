@@ -1,25 +1,13 @@
-"""A sweep that saves its trials in moto's S3 is killed on one machine and resumed on another."""
+"""moto's S3 as the storage of sweeps; tests/tune/test_storage.py resumes them from there."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from mlflow import MlflowClient
 
-from hflray import metrics
-from hflray.experiment import Experiment
-from hflray.sweep import expand, load_sweep
-from hflray.tracking import default_uri
 from tests.cluster.fake import CREDENTIALS
-from tests.tune.test_driver import ROUNDS, SWEEP, wait_for_round
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -41,44 +29,6 @@ def s3(monkeypatch) -> Iterator[str]:
     yield endpoint
     urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()  # moto's state would outlive the server
     running.stop()
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "120"}
-    command = [sys.executable, "-m", "hflray.tune", *arguments]
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def test_another_machine_continues_a_sweep(s3, tmp_path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    (first / "long.yaml").write_text(SWEEP)
-    process = start(first, "long.yaml", "--storage", "s3://results/hflray")
-    wait_for_round(first, 3, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-    again = start(second, "--resume", "long", "--storage", "s3://results/hflray")
-    output, _ = again.communicate(timeout=240)
-    assert again.returncode == 0, output
-    client = MlflowClient(default_uri(second / "hflray_results"))
-    experiment = client.get_experiment_by_name("hflray")
-    assert experiment is not None
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    trials = expand(load_sweep(first / "long.yaml"))
-    assert set(runs) == {trial.name for trial in trials}
-    for trial in trials:
-        records = list(Experiment(trial.config))
-        history = client.get_metric_history(runs[trial.name].info.run_id, metrics.TOTAL_OBJECTIVE)
-        assert [(m.step, m.value) for m in history] == [
-            (r.round, r.metrics()[metrics.TOTAL_OBJECTIVE]) for r in records
-        ]
-        assert runs[trial.name].info.status == "FINISHED"
-        (journal,) = second.glob(f"hflray_results/long-*/journal/{trial.name}.jsonl")
-        rounds = [entry["round"] for entry in map(json.loads, journal.read_text().splitlines()) if "round" in entry]
-        assert rounds == list(range(1, ROUNDS + 1))
-        assert "model" in {artifact.path for artifact in client.list_artifacts(runs[trial.name].info.run_id)}
 
 
 @pytest.mark.parametrize("place", ["s3://no-such-bucket/x", "s3://results"])

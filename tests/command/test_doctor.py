@@ -12,7 +12,6 @@ from hflray.command import doctor as module
 from hflray.command.cli import main
 from hflray.command.doctor import Finding
 from hflray.errors import ConfigError
-from tests.support.terminal.rendering import check_whole, render
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -99,20 +98,3 @@ def test_a_ray_that_does_not_start_stops_sweeps(monkeypatch) -> None:
     finding = only(module.ray())
     assert finding.stops
     assert finding.problem == "RAY_ADDRESS: cannot join a cluster"
-
-
-@pytest.mark.parametrize("width", [80, 60])
-def test_a_finding_is_whole_on_a_terminal(width: int) -> None:
-    import io
-
-    from rich.console import Console
-
-    finding = Finding("temporary folder", "/tmp: " + "a long text " * 12, "a problem " * 9, "a fix " * 20, True)
-    console = Console(width=width, file=io.StringIO(), record=True)
-    module.show(finding, console)
-    text = console.export_text()
-    check_whole(text.replace("✗", ""), width, [finding.name])
-    words = " ".join(text.split())
-    for whole in (finding.text, finding.problem, finding.fix):
-        assert " ".join(whole.split()) in words
-    check_whole(render(module.verdict([finding]), width), width, ["temporary folder"])

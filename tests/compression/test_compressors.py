@@ -14,8 +14,6 @@ from hflray import registry
 from hflray.compression.qsgd import QSGD
 from hflray.compression.sign import Sign
 from hflray.compression.top_k import TopK
-from hflray.errors import ConfigError
-from tests.conftest import says
 
 NAMES = list(registry.BUILTIN["compressor"])
 SIZES = (12, 8)
@@ -65,20 +63,6 @@ def test_what_is_sent_and_kept_adds_up_to_all_updates_and_no_input_changes(name:
 )
 def test_bits(name: str, options: dict[str, Any], sizes: list[int], bits: int) -> None:
     assert build(name, **options).bits(sizes) == bits
-
-
-@pytest.mark.parametrize(
-    "name, option, value, accepted",
-    [
-        *((name, "foo", 1, "") for name in NAMES),
-        *(("qsgd", "levels", levels, "from 1 to 32767") for levels in (0, 32768, 1.5)),
-        *(("top_k", "share", share, "above 0 and at most 1") for share in (0, 1.1, "0.1")),
-    ],
-)
-def test_an_option_that_is_not_accepted_is_refused_in_one_line(name, option, value, accepted) -> None:
-    with pytest.raises(ConfigError) as error:
-        build(name, **{option: value})
-    assert says(str(error.value), option, accepted)
 
 
 @pytest.mark.parametrize(

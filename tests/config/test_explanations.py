@@ -85,12 +85,6 @@ def test_units(key, unit):
     assert {row.key: row.unit for row in everything()}[key] == unit
 
 
-def test_each_unit_belongs_to_a_setting():
-    keys = [row.key.split(".") for row in everything()]
-    used = {part for key in keys for part in (key[-1], ".".join(key[-2:]))}
-    assert set(UNITS) <= used
-
-
 def test_the_endings_are_those_of_the_designs_vocabulary():
     design = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
     table = design.partition("| suffix | unit |")[2].partition("\n\n")[0]

@@ -41,14 +41,6 @@ def test_columns_become_si_units(table):
     assert made.notes == ()
 
 
-def test_a_hundredth_of_a_degree():
-    """A latitude of 0.01° is 1,111.9 m; at latitude 60° a longitude of 0.01° is 556.0 m."""
-    from hflray.config.fleet_table import METRES_PER_DEGREE
-
-    assert pytest.approx(1111.9, abs=0.05) == 0.01 * METRES_PER_DEGREE
-    assert 0.01 * METRES_PER_DEGREE * np.cos(np.deg2rad(60)) == pytest.approx(556.0, abs=0.05)
-
-
 def test_degrees_become_metres_in_the_bounding_square(table):
     made = table("latitude,longitude\n59.995,10\n60.005,10.01\n")
     (first, second) = made.arrays["position_m"]

@@ -71,16 +71,3 @@ def test_the_strict_loader_of_yaml_is_a_safe_one() -> None:
     assert LOADER in (yaml.SafeLoader, yaml.CSafeLoader)
     with pytest.raises(yaml.YAMLError):
         yaml.load("!!python/object/apply:os.getcwd []", Loader=_StrictLoader)
-
-
-@pytest.mark.parametrize(
-    "reported, source",
-    [
-        (True, "from ray import cloudpickle"), (True, "torch.load(path)"), (True, "np.load(path, allow_pickle=True)"),
-        (True, "yaml.load(text, Loader=yaml.Loader)"), (True, "tune.Tuner.restore(path)"), (True, "eval(text)"),
-        (False, "torch.load(path, weights_only=True)"), (False, "np.load(path, allow_pickle=False)"),
-        (False, "module.eval()"), (False, "yaml.load(text, Loader=_StrictLoader)"),
-    ],
-)  # fmt: skip
-def test_a_loader_is_reported(reported: bool, source: str) -> None:
-    assert bool(list(loads(source))) == reported

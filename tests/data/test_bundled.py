@@ -65,9 +65,3 @@ def test_no_test_window_occurs_in_the_training_texts():
     training = "\0".join(text[: len(text) * 4 // 5] for text in topics.values())
     for i in range(0, len(data.y_test), 10):
         assert "".join(alphabet[code] for code in [*data.x_test[i], data.y_test[i]]) not in training
-
-
-def test_groups_are_alike_in_size():
-    sizes = np.bincount(load_dataset("pydoc_topics").strata)
-    assert len(sizes) == 10
-    assert sizes.max() < 1.5 * sizes.min()

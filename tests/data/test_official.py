@@ -155,14 +155,6 @@ def test_what_unpack_writes_is_the_official_split(tmp_path) -> None:
     assert "has the official split" in message(root=tmp_path, split="stratified")
 
 
-def test_debians_files_are_the_official_split(monkeypatch) -> None:
-    monkeypatch.undo()
-    if not download.DEBIAN.exists():
-        pytest.skip("Debian's package dataset-fashion-mnist is not installed")
-    data = load_dataset("fashion_mnist", "/nowhere", split="official")
-    assert download.split_of({key: getattr(data, key) for key in download.IDX}) == "official"
-
-
 def test_the_real_files_are_in_the_splits_that_they_are_said_to_be(real_data) -> None:
     """`.ci/run` unpacks both."""
     stratified = load_dataset("fashion_mnist", real_data)

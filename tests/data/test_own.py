@@ -9,7 +9,6 @@ import pytest
 
 from hflray import registry
 from hflray.data import Dataset, load_dataset
-from hflray.data.partition import DirichletPartition, IIDPartition, MajorityPartition, majority_classes
 from hflray.errors import DataError
 from tests.conftest import says
 
@@ -122,26 +121,6 @@ def test_a_target_with_few_values_has_fewer_strata():
     counts = np.bincount(data.strata, minlength=data.num_strata)
     assert data.num_strata == len(counts) < 10
     assert np.all(counts > 0)
-
-
-@pytest.mark.parametrize("partition", [MajorityPartition(0.8), DirichletPartition(0.1), IIDPartition()])
-@pytest.mark.parametrize("kind", ["classification", "regression", "next_token"])
-def test_every_partition_deals_every_kind(kind: Any, partition: Any):
-    rng = np.random.default_rng(3)
-    if kind == "next_token":
-        x: np.ndarray = rng.integers(0, 6, (400, 4))
-        y: np.ndarray = np.arange(400) % 6
-    else:
-        x, y = rng.normal(size=(400, 4)), np.arange(400) % 6 if kind == "classification" else rng.normal(size=400)
-    data = Dataset.of(x, y, x, y, kind=kind)
-    sizes = np.full(8, 20)
-    parts = partition(data.strata, 8, sizes, np.random.default_rng(4))
-    assert [len(part) for part in parts] == sizes.tolist()
-    assert len(np.unique(np.concatenate(parts))) == 160
-    if isinstance(partition, MajorityPartition):
-        own = majority_classes(parts, data.strata, data.num_strata)
-        shares = [np.mean(data.strata[part] == c) for part, c in zip(parts, own, strict=True)]
-        assert min(shares) >= 0.8
 
 
 WRONG = [

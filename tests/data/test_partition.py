@@ -97,17 +97,6 @@ def test_the_majority_share_is_exact_if_the_supply_suffices(classes, devices, se
     assert dealt.max() - dealt.min() <= 1
 
 
-def test_a_partition_of_the_papers_size_has_the_papers_shares():
-    rng = np.random.default_rng(3)
-    labels = balanced(10, 6000)
-    sizes = rng.integers(400, 700, 100, endpoint=True)
-    counts = label_counts(MajorityPartition()(labels, 100, sizes, rng), labels, 10)
-    assert (counts.max(axis=1) == np.rint(0.8 * sizes)).all()
-    assert np.bincount(counts.argmax(axis=1)).tolist() == [10] * 10
-    # Each other class has about a ninth of 20 %, that is 12 samples, so a device rarely lacks a class.
-    assert np.median(np.sort(counts, axis=1)[:, 0]) > 3
-
-
 def test_other_classes_are_drawn_where_a_greedy_draw_would_fail():
     # Two devices, one of each class, need all 20 samples, 5 + 5 of them of their majority classes. The only completion
     # gives the device of class 0 exactly the other 5 samples of class 1, and the other way round.
@@ -177,15 +166,6 @@ def test_label_counts_and_majority_classes_by_hand():
     assert majority_classes(parts, labels, 4).tolist() == [1, 2, 0]
 
 
-def test_a_range_that_fits_is_not_scaled():
-    labels = balanced(10, 6000)
-    sizes, message = device_sizes(
-        labels, 2000, np.random.default_rng(0), default_range=(4, 7), majority_fraction=0.8, name="big"
-    )
-    assert message is None
-    assert (sizes.min(), sizes.max()) == (4, 7)
-
-
 def test_a_scaled_range_worked_out_by_hand():
     # For 20 devices on 10 classes of 100, the total allows 50 each, and 2 devices per class allow quotas of 50, that is
     # D_n <= 63. The upper end is therefore 50, and the lower end 400·50/700 = 28.
@@ -222,17 +202,6 @@ def test_an_explicit_range_is_never_scaled():
     assert message is None
 
 
-def test_fewer_samples_than_devices_are_an_error():
-    with pytest.raises(DataError, match=r"tiny has 4 training samples .* lower fleet\.num_devices"):
-        device_sizes(balanced(2, 2), 5, np.random.default_rng(0), default_range=(400, 700), name="tiny")
-
-
-def test_a_quota_may_take_all_of_a_class():
-    labels = balanced(2, 10)
-    parts = MajorityPartition(1.0)(labels, 2, np.array([10, 10]), np.random.default_rng(0))
-    assert sorted(label_counts(parts, labels, 2).tolist()) == [[0, 10], [10, 0]]
-
-
 def test_the_other_classes_are_drawn_in_proportion_to_what_remains_of_them():
     # One device of 1000 samples; 500 of its class, and the other 500 from classes that remain as 1 to 4.
     labels = np.repeat([0, 1, 2], [5000, 1000, 4000])
@@ -248,14 +217,6 @@ def test_the_other_classes_are_drawn_in_proportion_to_what_remains_of_them():
     assert np.mean(counts, axis=0) == pytest.approx([500, 100, 400], abs=20)
 
 
-def test_a_dirichlet_draw_goes_on_with_the_other_classes_when_one_is_used_up():
-    # Both devices together need all samples of all classes, whatever their shares are.
-    labels = np.repeat([0, 1, 2], [3, 20, 7])
-    for seed in range(20):
-        parts = DirichletPartition(0.05)(labels, 2, np.array([18, 12]), np.random.default_rng(seed))
-        assert label_counts(parts, labels, 3).sum(axis=0).tolist() == [3, 20, 7]
-
-
 def test_dirichlet_shares_are_those_of_the_draw():
     # With 1e5 samples of each class, a device's counts are its share of 2000, up to the multinomial's deviation of 22.
     labels, rng = np.repeat([0, 1, 2], 100_000), np.random.default_rng(4)
@@ -268,15 +229,6 @@ def test_an_iid_device_draws_from_the_whole_set():
     labels = np.repeat([0, 1], 500)
     counts = label_counts(IIDPartition()(labels, 4, np.full(4, 200), np.random.default_rng(0)), labels, 2)
     assert np.abs(counts - 100).max() < 36  # 5 standard deviations
-
-
-def test_a_scaled_range_never_goes_below_one_sample():
-    # 2 of 700 is below one sample at the scaled upper end of 50, so that the range begins at 1.
-    sizes, message = device_sizes(balanced(10, 100), 20, np.random.default_rng(0), default_range=(2, 700))
-    assert "the data set has 1000 training samples" in message
-    assert message.endswith("D_n scaled from 2..700 to 1..50 for 20 devices")
-    assert sizes.min() >= 1
-    assert sizes.max() <= 50
 
 
 def test_both_ends_of_a_range_are_drawn():
@@ -343,10 +295,6 @@ def test_shards_hold_k_classes_in_equal_parts(k):
         assert owners.max() - owners.min() <= 1
 
 
-def test_shards_of_all_classes_are_equal_counts():
-    assert dealt(ShardsPartition(3), balanced(3, 8), np.array([6, 9, 9])).tolist() == [[2] * 3, [3] * 3, [3] * 3]
-
-
 def test_which_classes_meet_in_a_shard_is_drawn():
     pairs = {tuple(np.flatnonzero(row)) for seed in range(20)
              for row in dealt(ShardsPartition(2), balanced(4, 9), np.array([4, 4]), seed)}  # fmt: skip
@@ -370,15 +318,6 @@ def test_each_edge_has_some_classes_and_each_class_as_many_edges():
         edges = np.stack([counts[home_edges(12, 3) == edge].sum(axis=0) for edge in range(3)])
         assert np.sort(edges, axis=1).tolist() == [[0, 10, 10]] * 3  # two classes of two devices each
         assert (edges > 0).sum(axis=0).tolist() == [2, 2, 2]  # six places over three classes
-
-
-def test_hierfavgs_fifty_devices_at_five_edges():
-    labels, sizes = balanced(10, 6000), np.full(50, 1000)
-    iid = dealt(EdgeIIDPartition(5), labels, sizes)
-    assert (iid.reshape(5, 10, 10).sum(axis=1) == 1000).all()
-    edges = dealt(EdgeNonIIDPartition(5), labels, sizes).reshape(5, 10, 10).sum(axis=1)
-    assert np.sort(edges, axis=1).tolist() == [[0] * 5 + [2000] * 5] * 5
-    assert set((edges > 0).sum(axis=0).tolist()) == {2, 3}  # 25 places over ten classes
 
 
 def test_each_level_of_dirichlet_may_be_iid():

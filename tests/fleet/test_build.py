@@ -9,10 +9,8 @@ from hflray.allocation import allocate_round
 from hflray.config import FleetConfig, load_config, validate
 from hflray.cost import Workload, rate_bps, round_cost
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
 from hflray.fleet import Fleet, build_fleet, given_fleet, sample_fleet
 from hflray.rl.fleets import FleetSpec
-from tests.conftest import small_config
 
 MINE = """
 import numpy as np
@@ -44,12 +42,6 @@ def rng():
     return np.random.default_rng(1)
 
 
-def test_a_random_fleet_is_that_of_before():
-    config = FleetConfig(num_devices=5)
-    np.testing.assert_array_equal(build_fleet(config, rng()).gain, sample_fleet(config, rng()).gain)
-    assert given_fleet(config, 0) is None
-
-
 def test_a_function_of_ones_own(mine):
     fleet = build_fleet(FleetConfig(name=f"{mine}:make", options={"slow": 2}, num_devices=4), rng())
     assert fleet.max_cpu_hz.tolist() == [5e8] * 4
@@ -76,13 +68,6 @@ def test_an_unknown_option_is_named(mine):
         build_fleet(FleetConfig(name=f"{mine}:make", options={"fast": 1}), rng())
     with pytest.raises(ConfigError, match=r"fleet.options.device: unknown key .*did you mean 'devices'"):
         build_fleet(validate(FleetConfig, {"name": "table", "options": {"device": "x.csv"}}), rng())
-
-
-def test_an_experiment_runs_on_it(mine):
-    config = small_config(f"fleet.name={mine}:make", "max_rounds=1", "scheduling.name=fedavg")
-    with Experiment(config) as experiment:
-        assert (experiment.scenario.fleet.max_cpu_hz == 1e9).all()
-        assert experiment.run_round().cost.objective > 0
 
 
 def test_the_assigner_trains_on_the_devices_of_the_run(mine):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.inputs import __main__ as command
 from tests.inputs.corpus import MENDED, Mended
 from tests.inputs.grammar import case
-from tests.inputs.harness import Ended, Place, classify, new_place
+from tests.inputs.harness import Place, new_place
 
 
 @pytest.fixture(scope="module")
@@ -40,27 +39,3 @@ def test_an_input_that_once_broke_the_command(place: Place, mended: Mended) -> N
 def test_mutated_inputs(place: Place, seed: int, count: int, as_processes: bool) -> None:
     results = command.run(place, [case(seed, number) for number in range(count)], as_processes)
     assert {ended.outcome for _, ended in results} == {"valid", "refused"}
-
-
-@pytest.mark.parametrize(
-    "code, err, outcome",
-    [
-        (0, "", "valid"), (0, "Traceback (most recent call last):", "defect"), (1, "error: seed: got x", "defect"),
-        (2, "", "defect"), (2, "error: seed: got x; accepted: y; correct it", "refused"),
-        (2, "error: seed: got x", "defect"), (None, "ValueError: x", "defect"),
-    ],
-)  # fmt: skip
-def test_an_ending_is_classified(code: int | None, err: str, outcome: str) -> None:
-    assert classify(code, "", err, 1.0).outcome == outcome
-    assert classify(code, "", err, 21.0).outcome == "defect"
-
-
-def test_the_page_keeps_its_text_and_gets_the_outcomes(tmp_path: Path) -> None:
-    path = tmp_path / "inputs.md"
-    path.write_text(command.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    ended = Ended("refused", 2, ("error: fleet.num_edges: got 0; accepted: 1",), 0.5)
-    command.write(path, command.page([(case(0, 1), ended)], [], 0))
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# What the command accepts")
-    assert "| `fleet.num_edges` | 1 |" in text
-    assert "| all | 1 | 0 | 1 | 0 | 0.5 |" in text

@@ -24,8 +24,9 @@ MORE = {
     "metrics": ("tests/test_metrics.py",),
     "seeding": ("tests/test_seeding.py",),
     "timeline": ("tests/test_timeline.py",),
-    "aggregation/": ("tests/training/test_driver.py",),
-    "compression/": ("tests/training/test_driver.py",),
+    "aggregation/": ("tests/training/test_driver.py", "tests/test_options.py"),
+    "compression/": ("tests/training/test_driver.py", "tests/test_options.py"),
+    "assignment/": ("tests/test_options.py",),
 }
 MODULES = tuple(
     path.relative_to(ROOT / "hflray").with_suffix("").as_posix()

@@ -1,16 +1,22 @@
-"""The results of each released version open, and a sweep that it left half done goes on."""
+"""The version, and the results of each released version: they open, and a half-done sweep goes on."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import tarfile
+import tomllib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+import yaml
 
+import hflray
 from hflray import metrics
 from hflray.report.runs import read_sweep
 from hflray.support.checkpoint import Checkpoints
@@ -20,6 +26,7 @@ from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Job, Saved
 from hflray.sweep.trials import expand
 from hflray.tune.driver import adopt_older
+from tests.release.distributions import ROOT
 from tests.release.half_done import ROUNDS, SWEEP, archives, unpack
 
 VERSIONS = [pytest.param(path, id=path.stem) for path in archives()]
@@ -83,3 +90,33 @@ def test_its_sweep_goes_on_by_the_command(archive: Path, tmp_path: Path) -> None
     for name, rounds in earlier.items():
         assert len(later[name]) == ROUNDS
         assert list(map(simulated, later[name][: len(rounds)])) == list(map(simulated, rounds))
+
+
+def distributions(folder: Path, held: set[str], sources: set[str]) -> tuple[Path, Path]:
+    wheel, sdist = folder / "hflray-1-py3-none-any.whl", folder / "hflray-1.tar.gz"
+    with ZipFile(wheel, "w") as archive:
+        for name in held:
+            archive.writestr(name, "")
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name in sources:
+            archive.addfile(tarfile.TarInfo(f"hflray-1/{name}"), io.BytesIO())
+    return wheel, sdist
+
+
+def test_every_file_names_the_same_version_and_its_date() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    meta = json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))
+    assert {project["version"], hflray.__version__, citation["version"], meta["version"]} == {hflray.__version__}
+    date = citation["date-released"]
+    assert meta["dateModified"] == str(date)
+    heading = f"## {hflray.__version__} ({date.day} {date:%B %Y})"
+    assert heading in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert citation["license"] == project["license"]
+    assert meta["description"] == project["description"]
+    assert meta["keywords"][:4] == project["keywords"][:4]
+    assert set(citation["keywords"]) <= set(project["keywords"])
+
+
+def test_this_version_has_left_a_sweep_for_the_next_ones() -> None:
+    assert (ROOT / "tests" / "data" / "released" / f"hflray-{hflray.__version__}.zip").exists()

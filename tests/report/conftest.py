@@ -47,6 +47,12 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
 
 
 @pytest.fixture(scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the address of an MLflow without these runs, whose database takes seconds to make."""
+    return f"sqlite:///{tmp_path_factory.mktemp('elsewhere')}/other.db"
+
+
+@pytest.fixture(scope="session")
 def sweep(results: Path) -> SweepRecord:
     """Return the sweep as read from MLflow."""
     return read_sweep(results, NAME)

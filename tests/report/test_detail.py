@@ -18,7 +18,6 @@ from hflray.report.detail import Replay, allocation_texts, explain, inside, sent
 from hflray.report.runs import RunRecord
 from tests.conftest import says
 from tests.report import fabricated
-from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 
 def test_every_recomputed_round_equals_its_record(sweep, records) -> None:
@@ -141,22 +140,6 @@ def test_the_explanation_has_costs_clusters_and_devices_of_the_round(scheduler, 
     shown = [[row[0], row[1] if row[1] != "⚑" else row[2]] for row in rows[-len(table) :]]
     assert shown == [[str(row.device), str(row.edge)] for row in table.itertuples()]
     assert text.count("⚑") == table["straggler"].sum() + 1  # the legend has one more
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_number_and_no_heading_is_cut(width, sweep) -> None:
-    run = sweep.runs[0]
-    round_ = Replay(run).round(2)
-    text = render(explain(run, 2), width)
-    texts = [run.name, "cluster", "nearest", "MHz", "GHz", "compute", "upload", "straggler"]
-    for row in round_.devices.itertuples():
-        texts += [f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}"]
-        texts += [f"{row.upload_s:.3f}", f"{row.joules * round_.edge_iterations:.3f}"]
-    texts += [f"{row.energy_j:,.3f}" for row in round_.edges.itertuples()]
-    check_whole(text, width, texts)
-    if width >= 80:  # each device has one line
-        heads = next(line for line in text.splitlines() if "cluster" in line and "MHz" in line)
-        assert heads.split()[:4] == ["device", "edge", "nearest", "cluster"]
 
 
 def test_the_parts_inside_the_round_are_named_with_their_bits_and_the_cost_of_privacy() -> None:

@@ -57,10 +57,10 @@ def test_a_server_that_does_not_answer_is_replaced_by_the_journal_with_a_note(re
     assert_same_sweep(read, sweep)
 
 
-def test_without_server_and_journal_the_error_has_one_line(results, tmp_path) -> None:
+def test_without_server_and_journal_the_error_has_one_line(results, tmp_path, elsewhere) -> None:
     shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
     with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
-        read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+        read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -91,21 +91,21 @@ def garble(path: Path) -> None:
         (lambda path: (path.unlink(), path.mkdir()), "is a directory"),
     ],
 )
-def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why) -> None:
+def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why, elsewhere) -> None:
     name, path = damage(results, tmp_path / "r", change)
     read = read_sweep(tmp_path / "r", "tiny")
     (note,) = read.notes
     assert note.startswith(f"{name}: its journal {path} cannot be read (")
     assert why in note
     assert_same_sweep(read, sweep)  # MLflow has the run of the damaged journal
-    without_mlflow = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    without_mlflow = read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
     assert without_mlflow.notes[0] == note
     assert [run.name for run in without_mlflow.runs] == [run.name for run in sweep.runs if run.name != name]
 
 
-def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_path) -> None:
+def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_path, elsewhere) -> None:
     name, path = damage(results, tmp_path / "r", garble)
-    read = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    read = read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
     # The lines after the damaged one, which name an artifact and the end, no longer count.
     assert read.notes[0].startswith(f"{name}: 3 of the lines in its journal {path} cannot be read; ")
     assert len(read.find(name).rounds) == len(sweep.find(name).rounds) - 1
@@ -114,12 +114,12 @@ def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_pat
     assert read_sweep(tmp_path / "s", "tiny").notes == []
 
 
-def test_the_error_names_the_damaged_journals_when_no_run_can_be_read(results, tmp_path) -> None:
+def test_the_error_names_the_damaged_journals_when_no_run_can_be_read(results, tmp_path, elsewhere) -> None:
     shutil.copytree(results, tmp_path / "r")
     for path in (tmp_path / "r").glob("tiny-*/journal/*.jsonl"):
         path.write_text("")
     with pytest.raises(ConfigError, match=r"has no runs of tiny.*its journal .* cannot be read") as caught:
-        read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+        read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -367,11 +367,3 @@ def test_a_borrowed_run_ends_where_it_passes_the_target() -> None:
 def test_chance_rarely_gives_an_answer(name: str) -> None:
     """Of a rate of 0.05, 60 draws have eight or more with a probability of about 0.01."""
     assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=60) < 8
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", chance.EXHIBITS)
-def test_of_500_draws_at_most_alpha_give_an_answer(name: str) -> None:
-    """Of a rate of 0.05, 500 draws have 37 or more with a probability of about 0.01; the module makes 2,000."""
-    assert chance.wrong_answers(*chance.EXHIBITS[name](), draws=500, seed=1) < 37

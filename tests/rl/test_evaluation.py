@@ -54,20 +54,6 @@ def test_a_policy_that_answers_as_its_teacher_agrees_fully(tmp_path, monkeypatch
     assert one_edge.agreement == np.mean(np.concatenate([fleet.labels == 0 for fleet in pool.fleets]))
 
 
-def test_damaged_references_are_solved_again(tmp_path) -> None:
-    pool = prepare(UNSEEN, 2, tmp_path)
-    first = references(pool)
-    path = tmp_path / "references.npz"
-    whole = path.read_bytes()
-    middle = len(whole) // 2
-    for damaged in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
-        path.write_bytes(damaged)
-        again = references(pool)
-        assert all(np.array_equal(again[name], first[name]) for name in first)
-        with np.load(path) as file:  # and the file is whole again
-            assert set(first) - {"teacher"} == set(file.files)
-
-
 def test_references_are_solved_once_and_grow_with_the_pool(tmp_path, monkeypatch) -> None:
     pool = prepare(UNSEEN, 3, tmp_path)
     first = references(pool)

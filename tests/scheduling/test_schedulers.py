@@ -119,38 +119,6 @@ def test_the_counts_are_given_by_name_and_may_be_numpys(name: str) -> None:
     assert type(scheduler.num_devices) is int
 
 
-@pytest.mark.parametrize(
-    "name, options, facts",
-    [
-        *(("importance", {"dropped": value}, ("options.dropped", "number from 0 to 1"))
-          for value in (True, "much", None, 1.5, -0.1, float("nan"), float("inf"))),
-        ("importance", {"uniform": 1.5}, ("options.uniform", "got 1.5")),
-        ("oort", {"window": 2.5}, ("options.window", "got 2.5", "whole number of at least 1")),
-        ("oort", {"window": 0}, ("options.window", "got 0")),
-        ("oort", {"exploration": 1.5}, ("options.exploration", "got 1.5")),
-        ("oort", {"penalty": -1.0}, ("options.penalty", "got -1.0")),
-        ("oort", {"variant": "book"}, ("options.variant", "got 'book'", "paper, code")),
-        ("oort", {"windows": 3}, ("unknown option 'windows'", "did you mean 'window'")),
-        ("ucb", {"variant": "ucb1"}, ("options.variant", "got 'ucb1'", "cs_ucb, cs_ucb_q")),
-        ("ucb", {"exploration": -1}, ("options.exploration", "got -1")),
-        ("ucb", {"queue_weight": 1.5}, ("options.queue_weight", "got 1.5")),
-        ("ucb", {"fairness": -0.1}, ("options.fairness", "got -0.1")),
-        ("power_of_choice", {"candidates": 0}, ("options.candidates", "got 0", "whole number of at least 1")),
-        ("energy_aware", {"budget_j": -1}, ("options.budget_j", "got -1")),
-        *(("joint_cost", {"max_wait": value}, ("options.max_wait", f"got {value}")) for value in (-1, 1.5, True)),
-        *(("joint_cost", {"coupling": value}, ("options.coupling", "per_edge, joint"))
-          for value in ("both", None, ["joint"])),
-        ("ikc", {"exploration": 1}, ("unknown option 'exploration'",)),
-        ("fedavg", {"num_schedule": 2}, ("unknown option 'num_schedule'", "did you mean 'num_scheduled'")),
-    ],
-)  # fmt: skip
-def test_a_wrong_option_is_refused_in_one_line(name: str, options: dict[str, Any], facts: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as error:
-        build(name, **options)
-    assert says(str(error.value), *facts)
-    assert "\n" not in str(error.value)
-
-
 def test_a_wrong_option_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="option"):
         Experiment(small_config("scheduling.name=oort", "scheduling.options={windows: 3}"))

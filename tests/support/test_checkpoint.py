@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from hflray.errors import ConfigError, DamagedError
-from hflray.experiment import Experiment
 from hflray.support import checkpoint
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.checksum import digest
-from tests.conftest import small_config
 
 STATE = {"global_model": np.float32([1.5, -2.0, 0.1]), "round": 3, "totals": {"delay_s": 0.1}, "clusters": None}
 
@@ -88,17 +86,6 @@ def test_a_checkpoint_of_an_older_version_has_no_checksums_and_is_loaded(tmp_pat
     assert len(values.pop("sha256")) == len(values.pop("arrays_sha256")) == 64
     path.write_text(json.dumps(values))
     assert checkpoint.load(tmp_path / "state")["round"] == 3
-
-
-def test_an_experiment_resumes_from_disk(tmp_path) -> None:
-    config = small_config("max_rounds=2")
-    unbroken = [record.model_hash for record in Experiment(config)]
-    experiment = Experiment(config)
-    experiment.run_round()
-    checkpoint.save(tmp_path / "state", experiment.state_dict())
-    resumed = Experiment(config)
-    resumed.load_state_dict(checkpoint.load(tmp_path / "state"))
-    assert [record.model_hash for record in resumed] == unbroken[1:]
 
 
 def test_parents_are_made_and_every_file_reaches_the_disk_before_the_folder_gets_its_name(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import zlib
 
-import pandas as pd
 import pytest
 
 from hflray.support.checksum import canonical, checked, digest, file_digest, from_line, stamped, to_line
@@ -89,12 +87,6 @@ def test_a_line_of_an_older_version_is_unconfirmed() -> None:
     for damaged in (b'{"round": 1, "crc32": "xyz"}', b"[1]", b"{"):
         with pytest.raises(ValueError):  # noqa: PT011
             from_line(damaged)
-
-
-def test_pandas_reads_the_lines() -> None:
-    lines = "\n".join(to_line({"round": n, "accuracy": n / 10}) for n in (1, 2))
-    table = pd.read_json(io.StringIO(lines), lines=True)
-    assert table["accuracy"].tolist() == [0.1, 0.2]
 
 
 def test_a_number_that_is_not_finite_keeps_its_line() -> None:

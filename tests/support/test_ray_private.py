@@ -66,22 +66,6 @@ def test_no_other_file_uses_what_is_private_in_ray() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from ray._private import services",
-        "def f():\n    import ray.air._internal.usage",
-        "from ray.tune.experiment.trial import _TrainingRunMetadata",
-        "ray._private.worker",
-        "x = internal_kv._internal_kv_get(key)",
-        "x = algorithm.learner_group._learner",
-    ],
-)
-def test_a_private_use_is_reported(source: str) -> None:
-    assert uses(ast.parse(source), {"_mine"})
-    assert not uses(ast.parse("import ray\nself._mine = other._mine\nx._replace(a=1)"), {"_mine"})
-
-
 def base_of(dotted: str) -> type:
     module, _, name = dotted.rpartition(".")
     found: type = getattr(importlib.import_module(module), name)
@@ -119,70 +103,6 @@ def test_each_inherited_private_name_is_listed() -> None:
                     used[base] |= of_ray & bases[base]
     assert classes > 10
     assert {base: set(names) for base, names in bases.items()} == used
-
-
-MOST = 6  # private names of Ray outside of hflray/rl
-RL = {"learner_module"}  # functions that only hflray/rl calls
-GOING = {  # functions, and rows of INHERITED, that go with issue 55
-    "head_node", "last_result", "put_note", "read_note", "has_note", "remove_note", "note_keys",
-    "ray.tune.schedulers.PopulationBasedTraining", "ray.tune.logger.JsonLoggerCallback",
-}  # fmt: skip
-
-
-def private_names(tree: ast.AST) -> set[str]:
-    """Return the private names of Ray that some code names, as they are counted.
-
-    One is each thing that is imported from a module with an underscore in its path, whatever is used of it, and each
-    underscored attribute of an object, read with a dot or with `getattr` and the like.
-    """
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names if any(map(private, alias.name.split(".")))}
-        elif isinstance(node, ast.ImportFrom):
-            imported = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name for name in imported if any(map(private, name.split(".")))}
-        elif isinstance(node, ast.Attribute) and private(node.attr):
-            names.add(node.attr)
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "setattr"):
-            named = node.args[1]
-            assert isinstance(named, ast.Constant), "a name that is computed cannot be counted"
-            names |= {named.value} if private(named.value) else set()
-        elif isinstance(node, ast.keyword) and node.arg is not None and private(node.arg):
-            names.add(node.arg)
-    return names
-
-
-def test_few_private_names_of_ray_are_needed() -> None:
-    tree = ast.parse(Path(ray_private.__file__).read_text(encoding="utf-8"))
-    ours = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    kept = [node for node in tree.body if getattr(node, "name", "") not in RL | GOING]
-    names = set().union(*map(private_names, kept)) - ours
-    names |= {name for row, some in INHERITED.items() if "rllib" not in row and row not in GOING for name in some}
-    assert names == {
-        "ray._private.ray_constants",
-        "ray.air._internal.usage",
-        "ray.air.execution._internal.actor_manager.RayActorManager",
-        "_actor_task_events",
-        "_tracked_futures",
-        "_tracked_actors_to_task_futures",
-    }
-    assert len(names) <= MOST
-
-
-@pytest.mark.parametrize(
-    "source, count",
-    [
-        ("from ray._private import services\nservices.start()\nservices.stop()", 1),
-        ("from ray._private import services, node", 2),
-        ("import ray.air._internal.usage", 1),
-        ("getattr(manager, '_tracked', None)\nmanager._tracked", 1),
-        ("ray.init(_node_ip_address='127.0.0.1')", 1),
-        ("from ray.util import state\nstate.list()\ngetattr(state, 'list')", 0),
-    ],
-)
-def test_a_private_name_is_counted_once(source: str, count: int) -> None:
-    assert len(private_names(ast.parse(source))) == count
 
 
 def test_callbacks_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import http.server
 import io
 import json
 import threading
-import time
 import webbrowser
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -16,8 +15,7 @@ from rich.console import Console
 
 from hflray import metrics
 from hflray.command.compare import main
-from hflray.support.terminal.output import WIDE
-from hflray.support.text import as_html, one_line
+from hflray.support.text import one_line
 from hflray.sweep import compare, load_sweep
 from hflray.sweep.compare import (
     Outcome,
@@ -29,12 +27,8 @@ from hflray.sweep.compare import (
 )
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
-from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
-from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
-from tests.servers import mlflow_server
-from tests.support.terminal import rendering as wide
-from tests.support.terminal.rendering import WIDTHS, check_whole
+from tests.hostile import BREAKING, NAMES
 
 COLUMNS = [row.name for row in metrics.rows("training") if row.short]
 
@@ -103,22 +97,6 @@ def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
     text = render([Outcome(name, 3, values, ended=True) for name in names])
     assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_closing_table_is_whole_at_any_width(width) -> None:
-    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5, metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6}
-    names = [f"fashion_mnist-H{h}-λ1-ikc-d3qn-s0-target_accuracy=0.875-learning_rate=0.001" for h in (10, 50, 100)]
-    outcomes = [Outcome(name, 120, values, ended=True) for name in names]
-    table = closing_table("fig7_framework (12 s)", outcomes, width)
-    cells = [cell for row in table.rows for cell in row]
-    check_whole(wide.render(table, width), width, [table.title, table.caption, *cells])
-    shown = [row[0] for row in table.rows]
-    assert len(set(shown)) == 3
-    if width == WIDE:
-        assert shown == names
-    else:
-        assert names[0] in table.caption  # which explains the … in the names
 
 
 def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:
@@ -221,51 +199,3 @@ def test_open_shows_the_charts_if_a_server_with_the_sweep_answers(database, pass
     reason = f"no MLflow server with this sweep answers at {base}; {start}"
     assert other == (None if password else reason)
     assert open_charts(folder, "7", "aa") == reason  # no server any more
-
-
-# The charts that MLflow's page of runs shows: the title, and the name and the number of points of each line. The page
-# draws each run's line twice, and a shade around a group's.
-CARDS = """[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')].map(card => {
-  const plot = card.querySelector('.js-plotly-plot'), lines = plot && plot.data ? plot.data : [];
-  return [card.querySelector('h4').textContent, lines.map(line => [line.name, (line.x || []).length])];
-})"""
-
-
-def charts_of(page: Page, drawn: int) -> dict[str, list[tuple[str, int]]]:
-    """Wait until `drawn` charts have points; return the lines of each chart, once each, by its title."""
-    arrived = page.wait_for(f"{CARDS}.filter(card => card[1].some(line => line[1])).length >= {drawn}", 120)
-    assert arrived, page.evaluate(CARDS)
-    time.sleep(5)  # the page draws lines as their histories arrive
-    return {title: sorted({(name, points) for name, points in lines}) for title, lines in page.evaluate(CARDS)}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
-def test_the_pages_of_mlflow_show_every_run_of_a_sweep_and_execute_no_name(tmp_path: Path) -> None:
-    """Open the printed addresses on a real MLflow server in a real browser; names, tags and errors are scripts."""
-    with mlflow_server(tmp_path) as server:
-        folder = folder_of(tmp_path, server.uri)
-        data = f"data.name='{IMAGE}.npz'"
-        for sweep, names in ((folder.path.name, (SCRIPT, IMAGE)), ("other-1", ("other",))):
-            tracker = Tracker(server.uri, "tests", sweep, tmp_path / sweep)
-            for name in names:
-                tags = {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)}
-                tracker.start(name, name, small_config(data), tags)
-                for number in (1, 2, 3):
-                    tracker.round(name, number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number})
-                tracker.finish(name, error=SCRIPT)
-            assert tracker.close()
-            if sweep == folder.path.name:
-                lines = comparison_lines(folder, tracker.experiment_id, tracker.run_ids())
-        charts_page, compare_page = (line.split(": ", 1)[1] for line in lines)
-        with Page() as page:
-            page.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
-            page.open(charts_page)
-            drawn = {line for chart in charts_of(page, 1).values() for line in chart}
-            assert {(run, 3) for run in (SCRIPT, IMAGE)} <= drawn
-            assert not [name for name, _ in drawn if name == "other"]
-            page.open(compare_page)
-            for name in (SCRIPT, IMAGE):
-                assert page.wait_for(f"document.body && document.body.innerText.includes({json.dumps(name)})")
-            assert page.evaluate("typeof alerted") == "undefined"

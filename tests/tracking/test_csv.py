@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -17,8 +12,6 @@ from hflray import metrics
 from hflray.tracking import Place, Round, Run, Tracker
 from hflray.tracking.csv import CSVSink
 from tests.conftest import small_config
-from tests.disks import small_disk_at
-from tests.tracking.diary import until
 
 RUN = Run("t1", "x")
 
@@ -112,62 +105,3 @@ def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None
     assert again.open(RUN) == 2  # the run begins again after its end
     again.rounds(RUN, [round_of(3)])
     assert path.read_bytes().endswith(b"2,0.2,2.0\n3,0.3,\n")
-
-
-def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
-    """The disk is a tmpfs of two pages, and the CSV file takes one of them."""
-    with small_disk_at(tmp_path / "disk", "8k") as disk:
-        sink, _ = opened(disk)
-        sink.rounds(RUN, [round_of(1)])
-        with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
-            while True:
-                ballast.write(bytes(4096))
-        last, error = 1, None
-        while error is None:
-            try:
-                sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
-                last += 50
-            except OSError as full_disk:
-                error = full_disk
-        assert error.errno == 28
-        path = disk / "csv" / "t1.csv"
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 1))
-        assert path.read_bytes().endswith(b"\n")
-        (disk / "ballast").unlink()
-        sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 51))
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from hflray.tracking import Tracker
-from tests.conftest import small_config
-folder = Path(sys.argv[1])
-tracker = Tracker("http://127.0.0.1:9", "tests", folder.name, folder, sinks=("csv",))
-first = tracker.journal.last_round("t1")
-tracker.start("t1", "x", small_config(), {})
-for step in range(max(1, first), int(sys.argv[2]) + 1):  # repeat the last round, as after a lost checkpoint
-    more = {"edge/%d/delay_s" % (step // 100): 1.0}  # a new metric every 100 rounds
-    tracker.round("t1", step, {"accuracy": step / 7, **more})
-tracker.finish("t1")
-sys.exit(not tracker.close())
-"""
-
-
-def test_killed_and_resumed_it_has_every_round_once(tmp_path) -> None:
-    folder, count = tmp_path / "s", 3000
-    path = folder / "csv" / "t1.csv"
-    command = [sys.executable, "-c", WRITER, str(folder), str(count)]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(command, env=env)
-    until(lambda: path.exists() and path.stat().st_size > 0, 120)
-    time.sleep(0.04)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert path.read_bytes().startswith(b"round,accuracy,")
-    assert subprocess.run(command, env=env, check=False).returncode == 0
-    table = pd.read_csv(path)
-    assert table["round"].tolist() == list(range(1, count + 1))
-    assert table["accuracy"].tolist() == [step / 7 for step in range(1, count + 1)]
-    assert table["edge/7/delay_s"].sum() == 100

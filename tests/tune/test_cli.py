@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -27,10 +26,7 @@ from hflray.sweep.results import new_folder
 from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
-from tests.blocks import blocks
 from tests.conftest import says
-from tests.hostile import NAMES
-from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 SWEEP = """
 name: tiny
@@ -125,35 +121,6 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     np.testing.assert_array_equal(to_vector(model), reference.global_model)
 
 
-def test_an_observer_logs_and_ends_a_trial_of_a_sweep(tmp_path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "howto" / "observers.md"
-    (own,) = [block.text for block in blocks(page.read_text(encoding="utf-8")) if block.comment == "<!-- own.py -->"]
-    (tmp_path / "own.py").write_text(own)
-    text = SWEEP.partition("sweep:")[0].replace("max_rounds: 2", "max_rounds: 4")
-    text = text.replace("num_clusters: 5}", "name: fedavg}") + "sweep:\n  observers: {grid: [[], [OWN]]}\n"
-    (tmp_path / "tiny.yaml").write_text(text.replace("OWN", "'own.py:Budget'"))
-    serial = ["training.backend=serial"]
-    free = list(Experiment(expand(load_sweep(tmp_path / "tiny.yaml", serial))[0].config))
-    limit = free[1].totals["energy_j"]
-    (tmp_path / "tiny.yaml").write_text(
-        text.replace("OWN", f"{{name: 'own.py:Budget', options: {{energy_j: {limit!r}}}}}")
-    )
-    done = call("tiny.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "observers: own.py:Budget ends the run after round 2" in done.stdout
-    (folder,) = (tmp_path / "hflray_results").glob("tiny-*")
-    rounds = {
-        path.stem: [e for e in Journal(folder).entries(path.stem) if "round" in e] for path in folder.glob("journal/*")
-    }
-    by_length = sorted(rounds.values(), key=len)
-    assert [len(each) for each in by_length] == [2, 4]
-    assert [e["model_hash"] for e in by_length[0]] == [record.model_hash for record in free[:2]]
-    spent = [e["metrics"]["spent_j"] for e in by_length[0]]
-    assert spent == [record.totals["energy_j"] for record in free[:2]]
-    again = call("--resume", "tiny", cwd=tmp_path)
-    assert "no unfinished sweep of that name" in again.stderr
-
-
 def test_an_assignment_study_ends_with_its_table_and_figures(tmp_path) -> None:
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
@@ -200,26 +167,6 @@ def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -
     assert "4 trials" in out
     assert out.count("ikc") == 4  # two trials have it in their name and in a column
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_in_the_table_of_trials_is_shown_as_it_is(name: str) -> None:
-    file = load_sweep(None, [f"sweep.data.root={{grid: [{json.dumps(name)}]}}"])
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(cli._trials_table(file, expand(file)))
-    assert f" {name} " in console.export_text()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_trials_of_figure_7_are_listed_whole_at_any_width(width) -> None:
-    file = load_sweep(cli.CONFIGS / "fig7_framework.yaml")
-    trials = expand(file)
-    text = render(cli._trials_table(file, trials), width)
-    names = [trial.name for trial in trials]
-    check_whole(text, width, [*names, "num_scheduled", "max_rounds", "fashion_mnist", "cifar10"])
-    lines = [line.split() for line in text.splitlines()]
-    assert [words for words in lines if words[:1] == [names[-1]]]  # a name is one word
-    assert ["cifar10", "100", "4", "150"] in [words[-4:] for words in lines] or width < 80
 
 
 MISTAKES = [  # one of each place that finds some; tests/config, tests/data, tests/world and tests/inputs have all
@@ -311,3 +258,20 @@ def test_other_labels_are_no_other_settings(tmp_path) -> None:
             folder.save()
     with pytest.raises(ConfigError, match="name: a sweep 'mine' is unfinished"):
         cli._begin(folder, tmp_path, fresh=False)
+
+
+@pytest.mark.slow
+def test_a_finished_sweep_goes_on_with_more_rounds_to_the_same_bits(tmp_path) -> None:
+    small = (tmp_path / "tiny.yaml", SWEEP.replace("{zip: [0.01, 1.0e+20]}", "{zip: [0.01, 0.02]}"))
+    small[0].write_text(small[1])
+    for arguments in (("tiny.yaml",), ("--resume", "tiny", "--set", "max_rounds=4")):
+        done = call(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = tmp_path.glob("hflray_results/tiny-*")
+    for trial in expand(load_sweep(small[0], ["max_rounds=4"])):
+        entries = [entry for entry in Journal(folder).entries(trial.name) if "round" in entry]
+        with Experiment(trial.config) as experiment:
+            expected = [(record.round, record.model_hash, record.accuracy) for record in experiment]
+        made = [(entry["round"], entry["model_hash"], entry["metrics"][metrics.ACCURACY]) for entry in entries]
+        assert made == expected
+    assert call("--resume", "tiny", cwd=tmp_path).returncode == 2

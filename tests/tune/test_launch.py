@@ -1,23 +1,38 @@
-"""`hflray.tune.launch`: the resources of trials, on a Ray with a simulated GPU (tests/conftest.py)."""
+"""`hflray.tune`: the resources of trials, what a cluster allows, what trials share, and older checkpoints."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import pickle
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
+import ray.tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import Fleets
+from hflray.experiment.scenario import Scenario
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from hflray.training.actor_pool import ActorPool
-from hflray.tune.launch import Placement, parameters
-from hflray.tune.trial import trial_experiment
+from hflray.training.job import DeviceData
+from hflray.tune import nodes
+from hflray.tune import trial as trial_module
+from hflray.tune.driver import adopt_older
+from hflray.tune.launch import LAST, TRIAL, Placement, parameters
+from hflray.tune.trial import SharedSettings, run_trial, share, trial_experiment
+from tests.conftest import says, small_config
 from tests.training.test_local import make_data, make_job
 
 SMALL = ["data.name=digits", "fleet.num_devices=12", "scheduling.num_scheduled=6"]
@@ -154,3 +169,135 @@ def test_a_sweep_of_trials_that_share_a_real_gpu(tmp_path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 done" in done.stdout
+
+
+AWS = """
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0}, max_workers: 0}
+  worker: {resources: {CPU: 16, GPU: 2}, max_workers: 4}
+"""
+LOCAL = """
+head_node_type: local.cluster.node
+max_workers: 2
+available_node_types:
+  local.cluster.node: {resources: {}, max_workers: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    "text, live, cpus, gpus",
+    [
+        (AWS, 1, 64, 8), (AWS.replace(", GPU: 2", ""), 1, 64, 0), (LOCAL, 2, math.inf, math.inf), (LOCAL, 3, 0, 0),
+        ("a: [", 1, 0, 0), ("a: 1", 1, 0, 0), (None, 1, 0, 0),
+    ],
+)  # fmt: skip
+def test_what_is_to_come_follows_from_the_cluster_file(tmp_path, text, live, cpus, gpus) -> None:
+    path = tmp_path / "bootstrap.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert (nodes.to_come(path, live, "CPU"), nodes.to_come(path, live, "GPU")) == (cpus, gpus)
+
+
+@pytest.mark.parametrize(
+    "text, resource, there, most, facts",
+    [
+        (AWS, "CPU", 1, 64, ("needs 65 CPUs", "Ray has 1 and may have 64", "accepted: up to 64", "lower it")),
+        ("", "GPU", 1, 1, ("needs 2 GPUs", "Ray has 1;", "accepted: up to 1", "lower it")),
+        (AWS, "GPU", 0, 8, ("needs 9 GPUs", "Ray has 0 and may have 8", "accepted: up to 8")),
+        ("", "GPU", 0, 0, ("needs 1 GPUs", "Ray has 0;", "set training.device to cpu")),
+    ],
+)
+def test_a_trial_must_fit_into_the_machines_that_may_come(
+    ray_session, tmp_path, monkeypatch, text, resource, there, most, facts
+) -> None:
+    (tmp_path / "bootstrap.yaml").write_text(text)
+    monkeypatch.setattr(nodes, "BOOTSTRAP", tmp_path / "bootstrap.yaml")
+    nodes.check_resources("tune.x", resource, most, there)
+    with pytest.raises(ConfigError) as error:
+        nodes.check_resources("tune.x", resource, most + 1, there)
+    assert says(str(error.value), "tune.x: a trial", *facts)
+
+
+def test_a_single_node_is_not_queried_and_answers_with_its_release(ray_session, tmp_path, monkeypatch) -> None:
+    (node,) = nodes.live_nodes()
+    assert nodes._query([node], None) == [{"release": nodes.release(), "sees": False}]
+    monkeypatch.setattr(nodes, "_query", lambda *_: pytest.fail("queried"))
+    nodes.check_nodes(tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_missing_cluster_gives_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(nodes, "start_ray", lambda: (_ for _ in ()).throw(ConfigError("RAY_ADDRESS: no")))
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert nodes.main([]) == 2
+    assert capsys.readouterr().err == "error: RAY_ADDRESS: no\n"
+
+
+def test_the_samples_are_pickled_without_images_and_restored(ray_session) -> None:
+    scenario = Scenario.build(small_config())
+    source = ray.put(scenario.dataset)
+    data = scenario.device_data()
+    shared = replace(scenario, share=partial(share, source)).device_data()
+    restored = ray.get(ray.put(shared))
+    for field in fields(DeviceData):
+        np.testing.assert_array_equal(getattr(restored, field.name), getattr(data, field.name))
+        np.testing.assert_array_equal(getattr(shared, field.name), getattr(data, field.name))
+    _, parts = shared.__reduce__()
+    assert parts[0] is source
+    assert sum(len(pickle.dumps(part)) for part in parts[1:]) < data.x.nbytes / 10
+
+
+def test_crops_of_images_are_not_shared() -> None:
+    """Algorithm 2 trains on crops of the images, which are not in the data set."""
+
+    def refuse(data: DeviceData) -> DeviceData:
+        raise AssertionError("shared")
+
+    scenario = replace(Scenario.build(small_config()), share=refuse)
+    crops = np.zeros((len(scenario.dataset.x_train), 1, 10, 10), np.uint8)
+    assert scenario.device_data(crops).x is crops
+
+
+def test_checkpoints_of_hflray_0_1_and_0_2_are_saved_by_their_step_and_damaged_ones_are_left_out(tmp_path) -> None:
+    folder: Any = SimpleNamespace(path=tmp_path, place=str(tmp_path))
+    contents = {
+        "checkpoint_000000": ("state/state.json", {"round": 3}),
+        "checkpoint_000001": ("state/state.json", {"round": 4}),
+        "checkpoint_000002": ("state/state.json", {}),
+        "checkpoint_000003": ("training/training.json", {"env_steps": 9000}),
+    }
+    for name, (file, content) in contents.items():
+        path: Path = tmp_path / "t" / name / file
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
+    adopt_older(folder, "t")
+    saved = Checkpoints(str(tmp_path), "t")
+    assert saved.rounds() == [9000, 4]
+    with saved.open(4) as opened:
+        assert json.loads((opened / "state" / "state.json").read_text()) == {"round": 4}
+    saved.save(9001, lambda scratch: None)
+    adopt_older(folder, "t")  # those of today are not replaced
+    assert saved.rounds() == [9001, 9000]
+    adopt_older(folder, "another")
+
+
+def test_a_trial_saves_the_round_in_which_a_stop_is_asked_and_goes_on_from_there(
+    ray_session, tmp_path, monkeypatch
+) -> None:
+    """Checkpoints are due only every 100 rounds, and at the end."""
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # the trial sets it
+    file = load_sweep(None, [*SMALL, "max_rounds=4", "training.backend=serial", "checkpoint.every=100"])
+    shared = SharedSettings("s", file.model_dump(mode="json", exclude_unset=True), str(tmp_path), {})
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray.tune, "report", reports.append)
+    monkeypatch.setattr(trial_module, "stop_requested", lambda place: len(reports) == 1)
+    run_trial(parameters("t", {}), shared, {})
+    assert [(report["round"], report["saved"]) for report in reports] == [(1, False), (2, True), (3, False), (4, True)]
+    hashes = [report["model_hash"] for report in reports]
+    again = parameters("t", {})
+    again[TRIAL][LAST] = 3  # the checkpoint of round 4 is ahead of the journal
+    reports.clear()
+    run_trial(again, shared, {})
+    assert [report["round"] for report in reports] == [3, 4]
+    assert [report["model_hash"] for report in reports] == hashes[2:]

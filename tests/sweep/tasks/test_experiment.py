@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support.arrays import inflated
@@ -86,43 +80,6 @@ def test_it_continues_bit_for_bit_and_skips_damaged_checkpoints(tmp_path) -> Non
     results = list(TASK.run(Job(config, saved=[checkpoint_at(tmp_path / "3"), checkpoint_at(tmp_path / "none")])))
     assert [result.step for result in results] == [1, 2, 3, 4]
     assert str(results[0].note).endswith("; starting from round 1")
-
-
-OORT = (
-    "scheduling.name=oort", "scheduling.options={exploration: 0.6, window: 2}", "max_rounds=9",
-    "training.edge_iterations=1", "clock.edge.deadline=0.9", "allocation.method=equal",
-)  # fmt: skip
-CHILD = """
-import sys
-from pathlib import Path
-from hflray.sweep.tasks import Job
-from tests.conftest import small_config
-from tests.sweep.tasks.test_experiment import OORT, run_and_save
-run_and_save(Job(small_config(*OORT)), Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("rounds", [2, 5])
-def test_a_scheduler_that_sees_continues_bit_for_bit_after_a_kill(tmp_path, rounds: int) -> None:
-    """Another process is killed at any moment after so many rounds; its last whole checkpoint continues."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=environment)
-    while not (tmp_path / str(rounds) / "state").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    numbers = sorted((int(folder.name) for folder in tmp_path.iterdir()), reverse=True)
-    config = small_config(*OORT)
-    resumed = list(TASK.run(Job(config, saved=[checkpoint_at(tmp_path / str(number)) for number in numbers])))
-    whole = list(TASK.run(Job(config)))
-    assert whole[-1].step == resumed[-1].step == 9
-    assert 1 < resumed[0].step <= rounds + 3  # it does not begin anew
-    for one, other in zip(resumed, whole[resumed[0].step - 1 :], strict=True):
-        assert (one.model_hash, one.schedule) == (other.model_hash, other.schedule)
-    assert max(result.metrics[metrics.ROUND_DISCARDED] for result in whole) > 0
 
 
 def test_in_a_population_its_note_names_the_adopted_trial(tmp_path) -> None:
