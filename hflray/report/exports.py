@@ -56,6 +56,7 @@ MOST_DETAILED = 15  # runs; an older export of more may be brief (`is_brief`)
 BRIEF = re.compile(rf"round|test_loss|total/.*|{metrics.on_validation('.*')}")
 FILE = "runs.json"
 ABOUT = "about.txt"
+LOGGED = ("name", "status", "error", "started_ms", "ended_ms", "values", "environment")  # of a run, see `RunContent`
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
 SUFFIX = ".zip"
 
@@ -106,21 +107,10 @@ def export(sweep: SweepRecord, place: Path, brief: bool = False) -> Path:
     records: list[dict[str, Any]] = []
     configs: list[dict[str, Any]] = []
     for run in sweep.runs:
-        history = run.history
         tree = run.config.model_dump(mode="json", exclude={"tracking"})
         tree["data"]["root"] = None  # the folder of the data is private to the machine
         configs.append(tree)
-        records.append(
-            {
-                "name": run.name,
-                "status": history.status,
-                "error": history.error,
-                "started_ms": history.started_ms,
-                "ended_ms": history.ended_ms,
-                "values": history.values,
-                "environment": history.environment,
-            }
-        )
+        records.append({name: getattr(run.history, name) for name in LOGGED})
     shared = _shared(configs)
     for record, tree in zip(records, configs, strict=True):
         record["config"] = _without(tree, shared)
@@ -295,11 +285,8 @@ def read_export(place: Path) -> SweepRecord:
         files, content, tables = _opened(place)
         histories = []
         for record in records_of(content):
-            fields = {key: record[key] for key in ("name", "status", "error", "environment", "values")}
-            times = {key: record[key] for key in ("started_ms", "ended_ms")}
-            histories.append(
-                History(config=json.dumps(record["config"]), tables=tables[record["name"]], **fields, **times)
-            )
+            logged = {name: record[name] for name in LOGGED}
+            histories.append(History(config=json.dumps(record["config"]), tables=tables[record["name"]], **logged))
         about = files.get(ABOUT, b"").decode().strip()
         brief = is_brief(files, content)
     notes = list(content["notes"])

@@ -123,7 +123,11 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         )
     assert run.devices is not None
     counts, (device_names, edge_names, class_names) = replay.class_counts.to_numpy(), replay.names
-    config = run.config
+    config, side_m = run.config, run.config.fleet.area_km * 1e3
+    allocated, stragglers = allocation_texts(config.allocation, fleet.access, fleet.compute)
+    turns = charts.turns_of(
+        (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
+    )
     return {
         "name": run.name,
         "label": label,
@@ -132,22 +136,17 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name, run.labels),
         "assigner": pretty(config.assignment.name, run.labels),
-        **dict(
-            zip(
-                ("allocated", "stragglers"),
-                allocation_texts(config.allocation, fleet.access, fleet.compute),
-                strict=True,
-            )
-        ),
+        "allocated": allocated,
+        "stragglers": stragglers,
         "deviceNames": device_names,
         "edgeNames": edge_names,
         "classNames": class_names,
-        "side": config.fleet.area_km * 1e3,
+        "side": side_m,
         "x": charts.rounded(fleet.position_m[:, 0], 4),
         "y": charts.rounded(fleet.position_m[:, 1], 4),
         "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
         "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
-        "above": _above(fleet, config.fleet.area_km * 1e3),
+        "above": _above(fleet, side_m),
         "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
@@ -155,9 +154,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "counts": counts.T.tolist(),
         "rounds": rounds,
         "over": _over(run),
-        "turns": charts.turns_of(
-            (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
-        ),
+        "turns": turns,
         "reserve": config.world.battery.reserve_j,
     }
 
