@@ -9,7 +9,7 @@ the logged one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -260,31 +260,47 @@ class Replay:
         """The worlds before the first logged rounds, as far as they have been needed."""
         return [World(self.run.config, self.fleet)]
 
-    def _world(self, position: int) -> World:
-        """Return the world before the logged round at `position`.
+    @cached_property
+    def _clocks(self) -> list[UnderWay]:
+        """The clocks of an asynchronous cloud before the first logged rounds, as far as they have been needed."""
+        return [UnderWay.first(self.fleet.num_edges)]
+
+    def _before(self, states: list[Any], position: int, subject: str, after: Callable[[_Happened], Any]) -> Any:
+        """Return the state, of the world or of a clock, before the logged round at `position`.
+
+        Args:
+            states: the states before the first rounds, which grow.
+            position: the round's place among the logged ones.
+            subject: how a message names the state.
+            after: returns the state after a round.
 
         Raises:
-            ConfigError: the world follows from rounds that were not logged.
+            ConfigError: the state follows from rounds that were not logged.
         """
-        worlds = self._worlds
-        if not worlds[0].is_on:
-            return worlds[0]
-        self._check_whole(position, "the world of")
-        while len(worlds) <= position:
-            before = self._happened(len(worlds) - 1)
-            worlds.append(before.world.after(before.cost.delay_s, before.timeline))
-        return worlds[position]
+        if self.numbers[: position + 1] != list(range(1, position + 2)):
+            raise ConfigError(
+                f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
+                "some were not logged; run it again to see its rounds in detail"
+            )
+        while len(states) <= position:
+            states.append(after(self._happened(len(states) - 1)))
+        return states[position]
 
     def _happened(self, position: int) -> _Happened:
         """Return the logged round at `position` as its bill follows from the schedule."""
-        row, world = self.run.rounds.iloc[position], self._world(position)
+        row, world = self.run.rounds.iloc[position], self._worlds[0]
+        if world.is_on:
+            world = self._before(
+                self._worlds, position, "the world of", lambda past: past.world.after(past.cost.delay_s, past.timeline)
+            )
         schedule = Schedule(row["devices"], row["edges"])
         logged = {
             name: np.asarray(row[name], dtype=np.float64)
             for name in ("bandwidth_hz", "cpu_hz", "share")
             if isinstance(row.get(name), list | np.ndarray)
         }
-        allocation = Allocation(**{"cpu_hz": np.full(len(schedule), np.nan)} | logged)
+        cpu_hz = logged.get("cpu_hz", np.full(len(schedule), np.nan))
+        allocation = Allocation(logged["bandwidth_hz"], cpu_hz, share=logged.get("share"))
         outlook = world.outlook(self.numbers[position], self.fleet)
         polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
         if polls and world.battery is not None:
@@ -301,7 +317,7 @@ class Replay:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
         turns = PlannedTurns.of(self.run.config, self.work)
         if turns is not None:
-            before = self._under_way(position)
+            before = self._before(self._clocks, position, "the turns under way in", lambda past: past.after)
             played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
             timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)
             texts, after = turn_fates(played, schedule, self.numbers[position]), played.after
@@ -313,32 +329,6 @@ class Replay:
         if polls:
             cost = cost.with_poll(poll, self.work.delay_weight)
         return _Happened(world, schedule, allocation, outlook, cost, timeline, deviates, texts, after)
-
-    def _under_way(self, position: int) -> UnderWay:
-        """Return the clock of an asynchronous cloud before the logged round at `position`.
-
-        Raises:
-            ConfigError: it follows from rounds that were not logged.
-        """
-        self._check_whole(position, "the turns under way in")
-        while len(self._clocks) <= position:
-            after = self._happened(len(self._clocks) - 1).after
-            assert after is not None
-            self._clocks.append(after)
-        return self._clocks[position]
-
-    @cached_property
-    def _clocks(self) -> list[UnderWay]:
-        """The clocks before the first logged rounds, as far as they have been needed."""
-        return [UnderWay.first(self.fleet.num_edges)]
-
-    def _check_whole(self, position: int, subject: str) -> None:
-        """Raise ConfigError unless all rounds up to the one at `position` were logged."""
-        if self.numbers[: position + 1] != list(range(1, position + 2)):
-            raise ConfigError(
-                f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
-                "some were not logged; run it again to see its rounds in detail"
-            )
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hflray import metrics
 from hflray.errors import HflrayError
@@ -26,6 +25,7 @@ from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import RunRecord, SweepRecord
 from hflray.report.tables import summary
+from hflray.support import pages
 from hflray.support.files import write as write_file
 from hflray.support.terminal.tables import TextTable
 
@@ -214,20 +214,6 @@ def _charts(sweep: SweepRecord) -> dict[str, Any]:
     }
 
 
-def _template() -> Environment:
-    """Return Jinja2's environment over this package's files; it escapes what a template does not mark as safe."""
-    environment = Environment(
-        loader=PackageLoader("hflray.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
-    return environment
-
-
 def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, list[str]]:
     """Return the page, and notes on what it cannot show.
 
@@ -240,29 +226,13 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
     drawn = _charts(sweep)
     runs = _runs_data(sweep, missing) if sweep.shown.explorable else []
     package = files("hflray.report")
-    text = (
-        _template()
-        .get_template("page.html")
-        .render(
-            sweep=sweep,
-            about=_about(sweep),
-            missing=missing,
-            summary=summary(sweep),
-            over=sweep.shown.repetitions,
-            ranking=ranking(sweep),
-            unranked=unranked(sweep),
-            claims=claims,
-            charts=drawn,
-            explored=runs,
-            data=drawn | {"runs": runs, "colours": COLOURS},
-            style=(package / "page.css").read_text(encoding="utf-8"),
-            scripts=[
-                (package / name).read_text(encoding="utf-8")
-                for name in ("page.js", "living.js", "turns.js", "explorer.js")
-            ],
-            plotly=(package / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8"),
-        )
-    )
+    names = ("page.css", "vendor/plotly-basic.min.js", "page.js", "living.js", "turns.js", "explorer.js")
+    style, plotly, *scripts = ((package / name).read_text(encoding="utf-8") for name in names)
+    text = pages.render(
+        "hflray.report", sweep=sweep, about=_about(sweep), missing=missing, summary=summary(sweep),
+        over=sweep.shown.repetitions, ranking=ranking(sweep), unranked=unranked(sweep), claims=claims, charts=drawn,
+        explored=runs, data=drawn | {"runs": runs, "colours": COLOURS}, style=style, scripts=scripts, plotly=plotly,
+    )  # fmt: skip
     return text, missing
 
 

@@ -109,10 +109,9 @@ def score_assigners(references: Sequence[str] = (), fleets: int = 20) -> list[As
     named = set(label_apart(references, list(ASSIGNERS)).values())
     scores = []
     for name, values in objective_j.items():
-        gaps = 1.0 - np.array(bounds_j) / np.array(values)
-        ratio, time_ratio = np.exp(np.log(np.array(values) / best).mean()), np.median(seconds[name]) / best_s
-        numbers = map(float, (np.mean(values), ratio, np.median(gaps), gaps.max(), time_ratio))
-        scores.append(AssignerScore(name, *numbers, is_own=name in named))
+        gaps, ratio = 1.0 - np.array(bounds_j) / np.array(values), np.exp(np.log(np.array(values) / best).mean())
+        gap, worst, time_ratio = float(np.median(gaps)), float(gaps.max()), float(np.median(seconds[name])) / best_s
+        scores.append(AssignerScore(name, float(np.mean(values)), float(ratio), gap, worst, time_ratio, name in named))
     return sorted(scores, key=lambda score: score.ratio)
 
 

@@ -86,7 +86,8 @@ def _mark(outcome: Outcome) -> str:
 
 def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = LOCAL) -> str:
     """Return the address of MLflow's page that compares these runs: parameters, metrics, parallel coordinates."""
-    return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
+    runs, experiments = (quote(json.dumps(ids, separators=(",", ":"))) for ids in (list(run_ids), [experiment_id]))
+    return f"{base}/#/compare-runs?runs={runs}&experiments={experiments}"
 
 
 def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Sequence[str]) -> list[str]:
@@ -144,11 +145,6 @@ def _answers(base: str, run_id: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _encode(value: str | list[str]) -> str:
-    """Encode a value as the addresses of MLflow's pages contain it: compact JSON, percent-encoded."""
-    return quote(json.dumps(value, separators=(",", ":")))
 
 
 def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | None = None) -> str | None:

@@ -83,8 +83,9 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
             set_dotted(tree, key, value)
         else:
             axes = tree.get("sweep")
-            for name in _names_in(key, value) if isinstance(axes, dict) else ():
-                axes.pop(name, None)
+            if isinstance(axes, dict):
+                for name in _names_in(key, value):
+                    axes.pop(name, None)
             set_dotted(_section(tree, "experiment", "settings"), key, value)
     tree = pin_sweep(tree)
     file = validate(SweepFile, tree)
