@@ -13,8 +13,9 @@ user's own schedulers train, a run for each seed.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,13 +98,18 @@ def score_assigners(references: Sequence[str] = (), fleets: int = 20) -> list[As
     objective_j: dict[str, list[float]] = {name: [] for name in configs}
     seconds: dict[str, list[float]] = {name: [] for name in configs}
     bounds_j: list[float] = []
-    for instance, placed in _instances(configs, fleets):
+    for deployment, index in itertools.product(DEPLOYMENTS, range(fleets + 1)):
+        placed = {
+            name: config.model_copy(update={"fleet": config.fleet.model_copy(update={"deployment_seed": deployment})})
+            for name, config in configs.items()
+        }
+        instance = Instance.of(placed[BEST_GAIN], index)
         for name, config in placed.items():
             assignment, spent_s = instance.assigned(configured_assigner(config), config.seed)
-            if instance.index:  # fleet 0 warms up
+            if index:  # fleet 0 warms up
                 seconds[name].append(spent_s)
                 objective_j[name].append(instance.bill(assignment, config.allocation).objective)
-        if instance.index:
+        if index:
             bounds_j.append(instance.bound())
     best, best_s = np.array(objective_j[BEST_GAIN]), float(np.median(seconds[BEST_GAIN]))
     named = set(label_apart(references, list(ASSIGNERS)).values())
@@ -113,19 +119,6 @@ def score_assigners(references: Sequence[str] = (), fleets: int = 20) -> list[As
         gap, worst, time_ratio = float(np.median(gaps)), float(gaps.max()), float(np.median(seconds[name])) / best_s
         scores.append(AssignerScore(name, float(np.mean(values)), float(ratio), gap, worst, time_ratio, name in named))
     return sorted(scores, key=lambda score: score.ratio)
-
-
-def _instances(
-    configs: dict[str, ExperimentConfig], fleets: int
-) -> Iterator[tuple[Instance, dict[str, ExperimentConfig]]]:
-    """Yield each fleet, and the configuration of each contestant on its deployment."""
-    for deployment in DEPLOYMENTS:
-        placed = {
-            name: config.model_copy(update={"fleet": config.fleet.model_copy(update={"deployment_seed": deployment})})
-            for name, config in configs.items()
-        }
-        for index in range(fleets + 1):
-            yield Instance.of(placed[BEST_GAIN], index), placed
 
 
 FILE = Path(__file__).with_name("leaderboard.json")

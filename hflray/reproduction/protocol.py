@@ -328,8 +328,8 @@ def _share_selections(tree: Mapping[str, Any]) -> None:
             f"select: got {shorten(shared)}; accepted: names, each with the settings of its runs; correct it"
         )
     for shown in exhibits.values() if isinstance(exhibits, dict) else ():
-        if isinstance(shown, dict) and isinstance(own := shown.get("select") or {}, dict):
-            shown["select"] = shared | own
+        if isinstance(shown, dict) and isinstance(selections := shown.get("select") or {}, dict):
+            shown["select"] = shared | selections
 
 
 @cache

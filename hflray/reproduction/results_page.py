@@ -20,12 +20,6 @@ from hflray.sweep import Trial, expand, load_sweep
 HEAD = Path(__file__).with_name("results_head.md")
 
 
-def _shipped_trials(shown: Exhibit, configs: Path) -> list[Trial]:
-    """Return the trials of the exhibit's sweep file; none if the file does not exist."""
-    path = configs / f"{shown.config}.yaml"
-    return expand(load_sweep(path)) if path.exists() else []
-
-
 NAMED = 6  # settings that the page names of an exhibit's runs, unless there is one more only
 # Columns of a report's tables that the page leaves out; ``hflray report`` writes them.
 LEFT_OUT = ("coupling", "its median", "mean", "p95", "its p95", "messages, MB")
@@ -41,8 +35,9 @@ def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]]
     for run in runs:
         settings = _result_settings(run.settings)
         values = tuple(settings.get(key) for key in swept)
-        if values not in nearest:
-            nearest[values] = _nearest(settings, shipped, swept)
+        if values not in nearest:  # the first of the trials that differ in the fewest of the swept settings
+            chosen = {key: settings[key] for key in swept if key in settings}
+            nearest[values] = min(shipped, key=lambda trial: len(_differing(chosen, trial)))
         for key, value in _differing(settings, nearest[values]):
             if key != SEED:
                 counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
@@ -57,9 +52,8 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
     A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
     """
     shipped = [_result_settings(RunRecord.settings_of(trial.config)) for trial in trials]
-    return shipped, [
-        key for key in dict.fromkeys(key for settings in shipped for key in settings) if _varies(key, shipped)
-    ]
+    keys = dict.fromkeys(key for settings in shipped for key in settings)
+    return shipped, [key for key in keys if len({settings.get(key) for settings in shipped}) > 1]
 
 
 def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
@@ -76,18 +70,6 @@ def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swep
 def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that can change a result, as text."""
     return {key: str(value) for key, value in settings.items() if not is_one_of(key, NEUTRAL)}
-
-
-def _varies(key: str, trials: Sequence[Mapping[str, str]]) -> bool:
-    return len({trial.get(key) for trial in trials}) > 1
-
-
-def _nearest(
-    settings: Mapping[str, str], trials: Sequence[Mapping[str, str]], keys: Sequence[str]
-) -> Mapping[str, str]:
-    """Return the first of the trials that differ from `settings` in the fewest of `keys`."""
-    chosen = {key: settings[key] for key in keys if key in settings}
-    return min(trials, key=lambda trial: len(_differing(chosen, trial)))
 
 
 def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -111,7 +93,8 @@ def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
     """Return lines of markdown about the runs: their number, length, seeds, machines, dates, settings, notes."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
-    shipped, swept = _swept(_shipped_trials(shown, configs))
+    file = configs / f"{shown.config}.yaml"
+    shipped, swept = _swept(expand(load_sweep(file)) if file.exists() else [])
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
