@@ -105,15 +105,11 @@ def export(sweep: SweepRecord, place: Path, brief: bool = False) -> Path:
     brief = brief and sweep.task == EXPERIMENT  # other tasks log no totals and few columns
     tables = [_brief(run.history.tables) if brief else run.history.tables for run in sweep.runs]
     records: list[dict[str, Any]] = []
-    configs: list[dict[str, Any]] = []
     for run in sweep.runs:
         tree = run.config.model_dump(mode="json", exclude={"tracking"})
         tree["data"]["root"] = None  # the folder of the data is private to the machine
-        configs.append(tree)
-        records.append({name: getattr(run.history, name) for name in LOGGED})
-    shared = _shared(configs)
-    for record, tree in zip(records, configs, strict=True):
-        record["config"] = _without(tree, shared)
+        records.append({name: getattr(run.history, name) for name in LOGGED} | {"config": tree})
+    shared = _take_shared(records)
     content = {
         "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
@@ -260,6 +256,14 @@ def _shared(trees: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return shared
 
 
+def _take_shared(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Take what all configurations have in common out of the records of the runs, and return it."""
+    shared = _shared([record["config"] for record in records])
+    for record in records:
+        record["config"] = _without(record["config"], shared)
+    return shared
+
+
 def _without(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a tree that are not among the shared ones; `_merged` is the inverse."""
     rest: dict[str, Any] = {}
@@ -360,10 +364,8 @@ def convert(folder: Path) -> list[Path]:
         with _named(place):
             files, content, tables = _opened(place)
         if content["version"] == 1:
-            shared = _shared([record["config"] for record in content["runs"]])
-            for record in content["runs"]:
-                record["config"] = _without(record["config"], shared)
             runs = content.pop("runs")
+            shared = _take_shared(runs)
             files = _files(content | {"version": VERSION, "config": shared, "runs": runs}, tables)
         converted.append(pack(place, files))
     return converted
