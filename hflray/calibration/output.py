@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hflray import __version__
 from hflray.calibration.fit import Fit
@@ -20,6 +19,7 @@ from hflray.calibration.log import Log
 from hflray.calibration.model import COMPUTING, SENDING, WATTS, Model, Routes, fit_model
 from hflray.calibration.verdict import LEAST_ROWS, Verdict, judge, overall
 from hflray.errors import ConfigError
+from hflray.support import pages
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.files import write
 from hflray.support.terminal.tables import MISSING, TextTable
@@ -311,14 +311,12 @@ def _cell(fitted: Fit, n: int, k: int) -> str:
 
 
 def _page(made: Calibration, source: str) -> str:
-    environment = Environment(loader=PackageLoader("hflray.calibration", "."), autoescape=True,
-                              undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
     named = {n for verdict in made.verdicts for n in verdict.devices}
     of_rows = (range(len(made.log.devices)), made.model.links.device)
     marks = [{at for at, n in enumerate(devices) if n in named} for devices in of_rows]
     constants = list(zip(constant_tables(made, SHOWN_ROWS), marks, strict=True))
-    return environment.get_template("page.html").render(
-        source=source, made=made, verdicts=verdict_table(made), constants=constants,
+    return pages.render(
+        "hflray.calibration", source=source, made=made, verdicts=verdict_table(made), constants=constants,
         charts=_charts(made), width=WIDTH, height=HEIGHT, left=LEFT, below=BELOW, right=RIGHT,
         style=(files("hflray.report") / "page.css").read_text(encoding="utf-8"),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single, spoken
+from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
 EXAMPLE = Path("calibration_log.csv")
 SHOWN, NOTES = 12, 12  # rows of a table of constants on the terminal; and notes
@@ -63,14 +64,12 @@ def calibrate(
     given_w = {name: w for name, w in (("compute_w", compute_w), ("upload_w", upload_w)) if w is not None}
     for name, watts in given_w.items():
         if not 0 < watts <= 1e6:
-            raise ConfigError(
-                f"--{name.replace('_', '-')}: got {watts:g}; accepted: above 0 and at most 1e+06; correct it"
-            )
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option}: got {watts:g}; accepted: above 0 and at most 1e+06; correct it")
     from hflray.calibration.log import read_log, renamed_columns
     from hflray.calibration.output import calibrate as calibration_of
     from hflray.calibration.output import constant_tables, save, verdict_table
     from hflray.calibration.verdict import FITS
-    from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
     console = new_console()
     renamed = renamed_columns(columns or ())

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import hflray
+from hflray import registry
 from hflray.errors import ConfigError, HflrayError
+from hflray.registry import Kind
+from hflray.support import references
+from hflray.support.references import load, reason
 from hflray.support.terminal.app import HELP, single
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from hflray.config import FleetConfig
-    from hflray.fleet import Fleet
-    from hflray.registry import Kind
 
 SMALL = (
     "fleet.num_devices=8", "fleet.num_edges=2", "scheduling.num_scheduled=4", "scheduling.name=fedavg",
@@ -35,8 +36,6 @@ DATA = {
     "regression": ("friedman1", "{name: mlp}"),
     "next_token": ("pydoc_topics", "{name: gru, options: {embedding: 4, hidden: 8}}"),
 }
-PHYSICS = ("access", "compute", "download")
-FOUR = 4  # the arguments of a partition, and of an assigner
 OF_DATA = ("partition", "model", "loss", "metric")  # the kinds for which it matters what is learned
 # What is tried of each kind.
 TRIED: dict[str, str] = {
@@ -82,8 +81,6 @@ def check(
       hflray check own.py
       hflray check own.py --set scheduling.options.decay=0.5
     """
-    from hflray.support import references
-
     if file.suffix != ".py":
         raise ConfigError(f"FILE: got {file}; accepted: a Python file, such as own.py; correct it")
     things = references.things_in(file)
@@ -113,42 +110,29 @@ def kinds_of(thing: Any) -> list[Kind]:
     """
     from torch import nn
 
-    from hflray.aggregation import Aggregator
-    from hflray.compression import Compressor
-    from hflray.experiment.observers import Observer
-    from hflray.physics import Access, Compute, Download
-    from hflray.scheduling import Scheduler
-    from hflray.tracking import Sink
-    from hflray.training.rules import LocalRule
-    from hflray.world.availability import Availability
-    from hflray.world.fading import Fading
-    from hflray.world.mobility import Mobility
-
     bases: dict[Kind, type[Any]] = {
-        "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
-        "availability": Availability, "fading": Fading, "mobility": Mobility, "observer": Observer, "sink": Sink,
-        "access": Access, "compute": Compute, "download": Download,
+        "scheduler": hflray.Scheduler, "local_rule": hflray.LocalRule, "aggregator": hflray.Aggregator,
+        "compressor": hflray.Compressor, "availability": hflray.Availability, "fading": hflray.Fading,
+        "mobility": hflray.Mobility, "observer": hflray.Observer, "sink": hflray.Sink, "access": hflray.Access,
+        "compute": hflray.Compute, "download": hflray.Download,
     }  # fmt: skip
     if isinstance(thing, type) and not issubclass(thing, nn.Module):
         of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]
         by_method: dict[str, Kind] = {"assign": "assigner", "__call__": "partition"}
-        return of_base or [kind for method, kind in by_method.items() if _takes(getattr(thing, method, None), FOUR)]
-    signatures: dict[tuple[str, ...], list[Kind]] = {
-        ("root",): ["dataset"],
-        ("config", "rng"): ["fleet"],
-        ("sweep",): ["figure"],
-        ("input_shape", "num_outputs"): ["model"],
-        ("outputs", "targets"): ["metric", "loss"],
-        ("module", "batches", "loss", "rate", "rng"): ["local_rule"],
-    }
+        return of_base or [kind for method, kind in by_method.items() if _takes_four(getattr(thing, method, None))]
+    functions: tuple[Kind, ...] = ("dataset", "fleet", "figure", "model")
+    signatures: dict[tuple[str, ...], list[Kind]] = {registry.ARGUMENTS[kind]: [kind] for kind in functions}
+    signatures |= {
+        registry.ARGUMENTS["metric"]: ["metric", "loss"], ("module", "batches", "loss", "rate", "rng"): ["local_rule"],
+    }  # fmt: skip
     names = tuple(inspect.signature(thing).parameters) if callable(thing) else ()
     return next((kinds for first, kinds in signatures.items() if names[: len(first)] == first), [])
 
 
-def _takes(method: Any, count: int) -> bool:
-    """Return whether a method of a class can be called with so many arguments by position, besides itself."""
+def _takes_four(method: Any) -> bool:
+    """Return whether a method of a class takes four arguments by position, as of a partition and of an assigner."""
     try:
-        inspect.signature(method).bind(*range(count + 1))
+        inspect.signature(method).bind(*("itself", 1, 2, 3, 4))
     except (TypeError, ValueError):
         return False
     return inspect.isfunction(method)
@@ -175,9 +159,7 @@ def tried(
 
 
 def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Sequence[str]) -> str | None:
-    from hflray.config import load_config, named_settings
-    from hflray.data import load_dataset
-    from hflray.support.references import load, reason
+    from hflray.config import named_settings
     from hflray.sweep.tasks import find_task
     from hflray.tracking.tracker import try_sink
 
@@ -190,11 +172,12 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
             return None
         settings = [key for key, named in named_settings().items() if named == kind][:1]
         if kind == "aggregator":
-            settings = _places(reference)
+            part = load(reference)
+            settings = [f"aggregation.{at}.name" for at in ("edge", "cloud") if getattr(part, f"at_{at}", True)]
         for data, network in _data(kind, reference, datasets):
-            model = [] if kind == "model" else [f"model={network or DATA[load_dataset(data).kind][1]}"]
+            model = [] if kind == "model" else [f"model={network or DATA[hflray.load_dataset(data).kind][1]}"]
             data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
-            needs_columns = kind in PHYSICS and bool(load(reference).needs)
+            needs_columns = kind in ("access", "compute", "download") and bool(load(reference).needs)
             columns = [f"fleet.name={__name__}:measured_fleet"] if needs_columns else []
             value = json.dumps([reference] if kind == "observer" else reference)
             named = [f"{setting}={value}" for setting in settings]
@@ -205,7 +188,9 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
                 if "options" not in override.partition("=")[0] or override.startswith(sections)
             ]
             try:
-                find_task("experiment").check(load_config(None, [*SMALL, *columns, *data_name, *model, *named, *more]))
+                find_task("experiment").check(
+                    hflray.load_config(None, [*SMALL, *columns, *data_name, *model, *named, *more])
+                )
                 return None
             except HflrayError as error:
                 first = first or str(error)
@@ -216,30 +201,25 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
     return first
 
 
-def measured_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
+def measured_fleet(config: hflray.FleetConfig, rng: np.random.Generator) -> hflray.Fleet:
     """Return a fleet with every column that a part of the physics may need."""
-    from hflray.fleet import Fleet
-
     n, m = config.num_devices, config.num_edges
     columns = {name: rng.uniform(0.1, 1.0, n) for name in ("fixed_s", "step_s", "compute_w", "upload_w")}
     links = {"latency_s": rng.uniform(0.1, 1.0, (n, m)), "rate_bps": rng.uniform(1e6, 9e6, (n, m))}
-    return Fleet.of(config, rng, seconds_per_sample=rng.uniform(1e-3, 1e-2, n), **columns, **links)
+    return hflray.Fleet.of(config, rng, seconds_per_sample=rng.uniform(1e-3, 1e-2, n), **columns, **links)
 
 
 def _try_figure(reference: str) -> None:
     """Draw a figure of the user's own from a small run. Raises what the figure raises."""
     import pandas as pd
 
-    from hflray import registry
-    from hflray.config import load_config
-    from hflray.experiment import Experiment
     from hflray.report.figures import save
     from hflray.report.runs import RunRecord, SweepRecord
     from hflray.sweep.tasks import DEFAULT
     from hflray.tracking import History, RunTables
 
-    config = load_config(None, [*SMALL, "max_rounds=2"])
-    with Experiment(config) as experiment:
+    config = hflray.load_config(None, [*SMALL, "max_rounds=2"])
+    with hflray.Experiment(config) as experiment:
         rounds = pd.DataFrame([{"round": record.round} | record.metrics() for record in experiment])
     history = History("own", "FINISHED", None, "", {}, {}, RunTables(rounds), 0, 1)
     sweep = SweepRecord("own", "own", DEFAULT, "", [RunRecord(history, config)])
@@ -254,11 +234,3 @@ def _data(kind: Kind, reference: str, datasets: Sequence[str]) -> list[tuple[str
     if kind not in OF_DATA:
         return [DATA["classification"]]
     return [*((dataset, "") for dataset in datasets), *DATA.values()]
-
-
-def _places(reference: str) -> list[str]:
-    """Return the settings of the places where an aggregator may stand."""
-    from hflray.support.references import load
-
-    thing = load(reference)
-    return [f"aggregation.{place}.name" for place in ("edge", "cloud") if getattr(thing, f"at_{place}", True)]

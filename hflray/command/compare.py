@@ -11,6 +11,7 @@ import typer
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.terminal.app import HELP, exit_code, single
+from hflray.support.terminal.output import new_console, say, say_notes, waiting
 from hflray.sweep.compare import show
 
 NOTES = 8  # the most notes on what is missing
@@ -57,7 +58,6 @@ def compare(
     if opens:
         raise ConfigError("--open: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
-    from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
     console = new_console()
     with waiting(console, "reading runs", quiet=not console.is_terminal):

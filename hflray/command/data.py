@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hflray.support.terminal.app import HELP, group
+from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.terminal.tables import TextTable
 
 if TYPE_CHECKING:
     from hflray.config import Split
@@ -31,8 +33,6 @@ def listing(root: Root = None) -> None:
     from hflray import registry
     from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, stored_at
-    from hflray.support.terminal.output import new_console, say
-    from hflray.support.terminal.tables import TextTable
 
     folder = data_root(root)
     table = TextTable(f"data sets in {folder}", ["data.name", "is"], align="ll")
@@ -65,7 +65,6 @@ def get(
     """
     from hflray.config import WITH_A_SPLIT
     from hflray.data.datasets import data_root, load_dataset, stored_at
-    from hflray.support.terminal.output import new_console, say, waiting
 
     console, folder = new_console(), data_root(root)
     if not console.is_terminal:
@@ -76,7 +75,9 @@ def get(
         text = f"downloading {name} ({ARCHIVES_MB[name]} MB)" if arrives else f"reading {name}"
         with waiting(console, text, quiet=arrives and console.is_terminal):
             dataset = load_dataset(name, folder, split=split)
-        say(console, f"{name}: {describe(dataset)}{_split(dataset)}; {_place(name, folder, split)}")
+        path, place = stored_at(name, folder, split), "from its own file" if name.endswith(".npz") else "needs no file"
+        place = place if path is None else f"{path} ({megabytes(path)})"
+        say(console, f"{name}: {describe(dataset)}{_split(dataset)}; {place}")
 
 
 def below(path: Path, folder: Path) -> Path:
@@ -112,15 +113,6 @@ def describe(dataset: Dataset) -> str:
                "next_token": f"{dataset.num_classes} different tokens, the next one to predict"}  # fmt: skip
     sizes = f"{len(dataset.y_train):,} training and {len(dataset.y_test):,} test {inputs} of {unit}"
     return f"{sizes}, {learned[dataset.kind]}"
-
-
-def _place(name: str, folder: Path, split: Split | None) -> str:
-    from hflray.data.datasets import stored_at
-
-    path = stored_at(name, folder, split)
-    if path is None:
-        return "from its own file" if name.endswith(".npz") else "needs no file"
-    return f"{path} ({megabytes(path)})"
 
 
 def megabytes(path: Path) -> str:

@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from hflray.errors import HflrayError
 from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.terminal.tables import fold
 from hflray.training.machine import memory_bytes
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 GIB = 2**30
 FREE_BYTES = GIB  # a data set and its checkpoints need some hundred MB
@@ -197,7 +198,6 @@ def doctor(
     The exit code is 1 if no sweep can run here, and 0 otherwise.
     """
     from hflray.data.datasets import data_root as folder_of_data
-    from hflray.support.terminal.output import new_console, waiting
 
     data, console = folder_of_data(data_root), new_console()
     checks: dict[str, Callable[[], Check]] = {
@@ -226,9 +226,6 @@ def doctor(
 
 def show(finding: Finding, console: Console) -> None:
     """Print a finding, with its problem and its fix on lines of their own."""
-    from hflray.support.terminal.output import say
-    from hflray.support.terminal.tables import fold
-
     mark, style = ("✓", None) if not finding.problem else ("✗", "red") if finding.stops else ("!", "yellow")
     lines: list[tuple[str, str, str | None]] = [(f"{mark} {finding.name:{NAME_WIDTH}}", finding.text, None)]
     if finding.problem:
@@ -238,10 +235,8 @@ def show(finding: Finding, console: Console) -> None:
             say(console, f"{head if part == 0 else '':{NAME_WIDTH + 2}} {line}", colour)
 
 
-def verdict(findings: list[Finding]) -> Any:
+def verdict(findings: list[Finding]) -> Text:
     """Return the last line: whether sweeps can run here."""
-    from rich.text import Text
-
     stopped = [finding.name for finding in findings if finding.stops and finding.problem]
     slower = [finding.name for finding in findings if finding.problem and not finding.stops]
     if stopped:

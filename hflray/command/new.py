@@ -55,16 +55,21 @@ def new(
     print(f"  {tune} {path}")
 
 
+def _refuse_place(argument: str, path: Path) -> None:
+    """Raise ConfigError: there is something at a path, or its own folder does not exist."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{argument}: got {path}; the folder {path.parent} does not exist; make it, or name another")
+    if path.exists():
+        raise ConfigError(f"{argument}: {path} exists; choose another name, or remove it")
+
+
 def write_system(folder: Path) -> Path:
     """Write the files of a system to begin with into a new folder, and return its path.
 
     Raises:
         ConfigError: there is something at `folder`, or its own folder does not exist.
     """
-    if not folder.absolute().parent.is_dir():
-        raise ConfigError(f"FOLDER: got {folder}; the folder {folder.parent} does not exist; make it, or name another")
-    if folder.exists():
-        raise ConfigError(f"FOLDER: {folder} exists; choose another name, or remove it")
+    _refuse_place("FOLDER", folder)
     for path in sorted(SYSTEM.iterdir()):
         write(folder / path.name, path.read_bytes())
     return folder
@@ -81,8 +86,5 @@ def write_template(path: Path) -> Path:
 
     path = path if path.suffix in ENDINGS else path.with_name(f"{path.name}.yaml")
     validate(SweepFile, {"name": path.stem})
-    if not path.parent.is_dir():
-        raise ConfigError(f"NAME: got {path}; the folder {path.parent} does not exist; make it, or name another")
-    if path.exists():
-        raise ConfigError(f"NAME: {path} exists; choose another name, or remove the file")
+    _refuse_place("NAME", path)
     return write(path, TEMPLATE.read_text(encoding="utf-8").replace("NAME", path.stem))

@@ -18,6 +18,8 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support.files import write
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
+from hflray.support.terminal.output import new_console, say, waiting
+from hflray.support.text import as_file_stem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,7 +66,6 @@ def _read(name: str | None, results: Path, source: Path | None, uri: str | None,
     """Read the sweep called `name` from the results, or from the exports in `source`."""
     from hflray.report.exports import named_exports, read_exhibit
     from hflray.report.runs import read_sweep
-    from hflray.support.terminal.output import waiting
 
     if source is not None:
         places = named_exports(source, [name] if name else ())
@@ -93,7 +94,7 @@ def _draw(sweep: SweepRecord, drawings: Mapping[str, str], folder: Path, missing
     return paths
 
 
-@app.command("show", context_settings=HELP, help="Figures, tables and one page of a sweep (the default command).")
+@app.command(context_settings=HELP)
 def show(
     sweep: Annotated[
         str | None, typer.Argument(help="A sweep's folder, or its name for the latest sweep of that name.")
@@ -118,7 +119,7 @@ def show(
     results: Results = DEFAULT_RESULTS,
     tracking_uri: Uri = None,
 ) -> None:
-    """Draw the figures, tables and page of a sweep."""
+    """Figures, tables and one page of a sweep (the default command)."""
     from hflray import metrics, registry
     from hflray.report import page, tables
     from hflray.report.exports import export, lacking
@@ -126,8 +127,6 @@ def show(
     from hflray.reproduction.judge import drawn, verdicts
     from hflray.reproduction.protocol import exhibit_of, exhibits
     from hflray.support.references import short
-    from hflray.support.terminal.output import new_console, say, waiting
-    from hflray.support.text import as_file_stem
 
     if brief and export_to is None:
         raise ConfigError("--brief: got it without --export; accepted: with --export DIR; add that, or leave it out")
@@ -163,26 +162,12 @@ def show(
     console.print(tables.summary(runs))
     for claims in judged.values():
         print_verdicts(claims, console)
-    _print_paths(paths, console)
+    for path in paths:
+        say(console, f"  {path}")
     for note in missing:
         say(console, f"missing: {note}", "yellow")
     if not paths:
         raise typer.Exit(1)
-
-
-def _print_paths(paths: Sequence[Path], console: Console) -> None:
-    """Print the written files; more than 20 files of one folder are only counted."""
-    from hflray.support.terminal.output import say
-
-    by_folder: dict[Path, list[Path]] = {}
-    for path in paths:
-        by_folder.setdefault(path.parent, []).append(path)
-    for folder, members in by_folder.items():
-        if len(members) > 20:
-            say(console, f"  {folder}/ ({len(members)} files)")
-        else:
-            for path in members:
-                say(console, f"  {path}")
 
 
 @app.command(context_settings=HELP)
@@ -198,7 +183,6 @@ def explain(
 ) -> None:
     """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
     from hflray.report.detail import explain as explained
-    from hflray.support.terminal.output import new_console
 
     console = new_console()
     console.print(explained(_find_run(run, sweep, source, results, tracking_uri, console), number))
@@ -227,13 +211,10 @@ def _find_run(
     return _read(sweep, results, source, uri, console).find(run)
 
 
-@app.command(
-    "list", context_settings=HELP, help="The figures and tables of the paper, with the commands that run and draw each."
-)
+@app.command("list", context_settings=HELP)
 def listing() -> None:
-    """Print the figures and tables of the paper, with the commands that run and draw each."""
+    """The figures and tables of the paper, with the commands that run and draw each."""
     from hflray.reproduction.protocol import exhibits
-    from hflray.support.terminal.output import new_console, say
 
     console = new_console()
     tune, report = spoken("tune", "hflray.tune"), spoken("report", "hflray.report")
@@ -243,31 +224,27 @@ def listing() -> None:
         say(console, f"{'':8} {report} {shown.config} --figure {name}", "dim")
 
 
-@app.command(
-    "results", context_settings=HELP, help="Our results beside the paper's, as one markdown file written from exports."
-)
+@app.command("results", context_settings=HELP)
 def results_page(
     source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of exports.")] = Path(
         "tests/data/results"
     ),
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tune_configs/RESULTS.md"),
 ) -> None:
-    """Write our results beside the paper's as one markdown file, from exports."""
+    """Our results beside the paper's, as one markdown file written from exports."""
     from hflray.reproduction import results_page
-    from hflray.support.terminal.output import new_console, say
 
     text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix())
     write(out, text)
     say(new_console(), f"  {out}")
 
 
-@app.command("convert", context_settings=HELP, help="Write exports of an older form again as one file each.")
+@app.command("convert", context_settings=HELP)
 def convert_exports(
     folder: Annotated[Path, typer.Argument(help="Folder of exports; all below it are converted.")],
 ) -> None:
     """Write exports of an older form again as one file each."""
     from hflray.report.exports import convert
-    from hflray.support.terminal.output import new_console, say
 
     console = new_console()
     if not folder.is_dir():

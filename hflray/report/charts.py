@@ -17,7 +17,7 @@ import pandas as pd
 from hflray import metrics
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, label_each
-from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.runs import SweepRecord
 from hflray.timeline import Timeline
 
 LINES = ("solid", "dash", "dashdot", "dot")
@@ -111,11 +111,14 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     rounds = {place: _rounds(tables, len(members)) for place, tables in by_group.items() if tables}
     axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
     for key, title in X_AXES:
-        values = {place: _against(members[place], key, steps) for place, steps in rounds.items()}
-        if not any(np.isnan(column).any() for column in values.values()):
-            axes.append(metrics.describe(key).axis_of(title))
-            for place, column in values.items():
-                x[place].append(rounded(column))
+        means = {
+            place: series.over_seeds(members[place], key)["mean"].reindex(steps) for place, steps in rounds.items()
+        }
+        if not any(column.isna().any() for column in means.values()):
+            row = metrics.describe(key)
+            axes.append(row.axis_of(title))
+            for place, column in means.items():
+                x[place].append(rounded(column * row.scale))
     charts = [
         {"title": row.axis, "lines": [_line(tables.get(place), rounds.get(place)) for place in range(len(members))]}
         for row, tables in drawn
@@ -134,11 +137,6 @@ def _rounds(tables: Sequence[pd.DataFrame], lines: int) -> np.ndarray[Any, Any]:
     if len(every) <= most:
         return every
     return np.asarray(every[np.unique(np.linspace(0, len(every) - 1, most).astype(int))])
-
-
-def _against(runs: Sequence[RunRecord], metric: str, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    means = series.over_seeds(runs, metric)["mean"].reindex(steps).to_numpy(dtype=float)
-    return np.asarray(means * metrics.describe(metric).scale)
 
 
 def _line(table: pd.DataFrame | None, steps: np.ndarray[Any, Any] | None) -> dict[str, Any] | None:
@@ -190,14 +188,13 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
     columns: dict[str, list[Any]] = {
         name: [] for name in ("edge", "start", "sent", "end", "version", "stale", "share", "rounds")
     }
-    begin_s, has_turns = 0.0, False
+    begin_s = 0.0
     last_s: dict[int, float] = {}  # when an edge's last model arrived
     first_s: dict[tuple[int, int], float] = {}  # when a turn of an edge began; its rows may end in several rounds
     for timeline, delay_s in rounds:
         runs = timeline.runs
         if runs is None:
             break
-        has_turns = True
         for edge, turn, start_s in zip(timeline.edges, runs.turn, np.fmin.reduce(timeline.start_s), strict=True):
             if np.isfinite(start_s):
                 key = int(edge), int(turn)
@@ -206,14 +203,12 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
             # At an asynchronous edge a turn may have no pass of its own; then it begins when the last model arrived.
             start_s = first_s.pop((int(edge), int(turn)), last_s.get(int(edge), 0.0))
             last_s[int(edge)] = end_s + begin_s
-            times_s = {"start": start_s, "sent": sent_s + begin_s, "end": end_s + begin_s}
-            for name, value in times_s.items():
-                columns[name].append(round(float(value), DECIMALS))
-            for name, value in (("edge", edge), ("version", version), ("stale", stale)):
-                columns[name].append(int(value))
-            columns["share"].append(round(float(share), DECIMALS))
+            whole = {"edge": int(edge), "version": int(version), "stale": int(stale)}
+            real = {"start": start_s, "sent": sent_s + begin_s, "end": end_s + begin_s, "share": share}
+            for name, value in (whole | {name: round(float(value), DECIMALS) for name, value in real.items()}).items():
+                columns[name].append(value)
         begin_s += delay_s
         columns["rounds"].append(round(begin_s, DECIMALS))
         if len(columns["edge"]) > MOST_TURNS:
             break
-    return columns if has_turns else None
+    return columns if columns["rounds"] else None

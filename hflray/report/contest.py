@@ -28,7 +28,7 @@ from hflray import metrics
 from hflray.errors import ConfigError, nearest
 from hflray.report.exports import SUFFIX, exports, read_exhibit
 from hflray.report.labels import DEPLOYMENT, H, label_each, pretty
-from hflray.report.ranking import QUANTITIES, BySeed, compare, has_reached, median_text, test_texts
+from hflray.report.ranking import QUANTITIES, BySeed, compare, has_reached, median_text, outcome_texts, runs_of
 from hflray.report.runs import LENGTHS, RunRecord, SweepRecord, differing, is_one_of, read_sweep
 from hflray.report.series import bar_value
 from hflray.support.arrays import FloatArray
@@ -133,7 +133,7 @@ class Comparison:
         estimate, low, high = (FORMS[self.endpoint.scale].format(number) for number in self.numbers)
         interval = "–" if self.censored or "nan" in low else f"[{low}, {high}]"
         if self.endpoint.scale == "ratio":
-            text = median_text(self.pairs) if self.censored else estimate
+            text = median_text(*self.pairs.median) if self.censored else estimate
             estimate = text if text == "open" else f"× {text}{' (median)' if self.censored else ''}"
         estimate += " points" if self.endpoint.scale == "points" else ""
         return {"": self.contestant, "case": self.case, "metric": self.endpoint.label, "seeds": f"{self.pairs.units}",
@@ -238,7 +238,7 @@ def contest(sweeps: Mapping[str, SweepRecord], against: str | None = None, metri
     pairs = {str(number): row.pairs for number, row in enumerate(rows)}
     family = sum(least_p(row.pairs.units) < LEVEL for row in rows)
     tested = []
-    for row, p, test in zip(rows, family_p(pairs).values(), test_texts(pairs).values(), strict=True):
+    for row, p, test in zip(rows, family_p(pairs).values(), outcome_texts(pairs).values(), strict=True):
         if np.isnan(p) and least_p(row.pairs.units) < LEVEL:  # the seeds are enough for one test, but not for all
             test = test.replace(f"< {LEVEL}", f"< {LEVEL} in {family} comparisons")
         tested.append(replace(row, p_holm=p, test=test))
@@ -308,8 +308,7 @@ def _rows(
     case: str, contestants: Mapping[str, BySeed], reference: str, sweep: SweepRecord, metric: str | None
 ) -> Iterator[Comparison]:
     """Yield the comparisons of a case, without their tests."""
-    runs = [run for by_seed in contestants.values() for places in by_seed.values() for run in places.values()]
-    for endpoint in _endpoints(runs, sweep, metric):
+    for endpoint in _endpoints(runs_of(contestants), sweep, metric):
         value = partial(_value, endpoint.metric, sweep)
         for name, by_seed in contestants.items():
             runs_by_seed, other = (_filtered(seeded, value) for seeded in (by_seed, contestants.get(reference, {})))

@@ -9,7 +9,7 @@ the logged one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -259,32 +259,47 @@ class Replay:
         """The worlds before the first logged rounds, as far as they have been needed."""
         return [World(self.run.config, self.fleet)]
 
-    def _world(self, position: int) -> World:
-        """Return the world before the logged round at `position`.
+    @cached_property
+    def _clocks(self) -> list[UnderWay]:
+        """The clocks of an asynchronous cloud before the first logged rounds, as far as they have been needed."""
+        return [UnderWay.first(self.fleet.num_edges)]
+
+    def _before(self, states: list[Any], position: int, subject: str, after: Callable[[_Happened], Any]) -> Any:
+        """Return the state, of the world or of a clock, before the logged round at `position`.
+
+        Args:
+            states: the states before the first rounds, which grow.
+            position: the round's place among the logged ones.
+            subject: how a message names the state.
+            after: returns the state after a round.
 
         Raises:
-            ConfigError: the world follows from rounds that were not logged.
+            ConfigError: the state follows from rounds that were not logged.
         """
-        worlds = self._worlds
-        if not worlds[0].is_on:
-            return worlds[0]
-        self._check_whole(position, "the world of")
-        while len(worlds) <= position:
-            before = self._happened(len(worlds) - 1)
-            worlds.append(before.world.after(before.cost.delay_s, before.timeline))
-        return worlds[position]
+        if self.numbers[: position + 1] != list(range(1, position + 2)):
+            raise ConfigError(
+                f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
+                "some were not logged; run it again to see its rounds in detail"
+            )
+        while len(states) <= position:
+            states.append(after(self._happened(len(states) - 1)))
+        return states[position]
 
     def _happened(self, position: int) -> _Happened:
         """Return the logged round at `position` as its bill follows from the schedule."""
-        row, world = self.run.rounds.iloc[position], self._world(position)
+        row, world = self.run.rounds.iloc[position], self._worlds[0]
+        if world.is_on:
+            world = self._before(
+                self._worlds, position, "the world of", lambda past: past.world.after(past.cost.delay_s, past.timeline)
+            )
         schedule = Schedule(row["devices"], row["edges"])
-        bandwidth_hz, nothing = np.asarray(row["bandwidth_hz"], dtype=np.float64), np.full(len(schedule), np.nan)
-        columns = {
-            name: np.asarray(row[name], dtype=np.float64) if isinstance(row.get(name), list | np.ndarray) else None
-            for name in ("cpu_hz", "share")
+        logged = {
+            name: np.asarray(row[name], dtype=np.float64)
+            for name in ("bandwidth_hz", "cpu_hz", "share")
+            if isinstance(row.get(name), list | np.ndarray)
         }
-        cpu_hz = nothing if columns["cpu_hz"] is None else columns["cpu_hz"]
-        allocation = Allocation(bandwidth_hz, cpu_hz, share=columns["share"])
+        cpu_hz = logged.get("cpu_hz", np.full(len(schedule), np.nan))
+        allocation = Allocation(logged["bandwidth_hz"], cpu_hz, share=logged.get("share"))
         outlook = world.outlook(self.numbers[position], self.fleet)
         polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
         if polls and world.battery is not None:
@@ -301,14 +316,11 @@ class Replay:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
         turns = PlannedTurns.of(self.run.config, self.work)
         if turns is not None:
-            before = self._under_way(position)
+            before = self._before(self._clocks, position, "the turns under way in", lambda past: past.after)
             played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
             timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)
-            texts, poll, after = (
-                turn_fates(played, schedule, self.numbers[position]),
-                replace(poll, delay_s=0.0),
-                played.after,
-            )
+            texts, after = turn_fates(played, schedule, self.numbers[position]), played.after
+            poll = replace(poll, delay_s=0.0)
         else:
             timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule, clock.cloud.semi_synchronous)
             texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
@@ -316,32 +328,6 @@ class Replay:
         if polls:
             cost = cost.with_poll(poll, self.work.delay_weight)
         return _Happened(world, schedule, allocation, outlook, cost, timeline, deviates, texts, after)
-
-    def _under_way(self, position: int) -> UnderWay:
-        """Return the clock of an asynchronous cloud before the logged round at `position`.
-
-        Raises:
-            ConfigError: it follows from rounds that were not logged.
-        """
-        self._check_whole(position, "the turns under way in")
-        while len(self._clocks) <= position:
-            after = self._happened(len(self._clocks) - 1).after
-            assert after is not None
-            self._clocks.append(after)
-        return self._clocks[position]
-
-    @cached_property
-    def _clocks(self) -> list[UnderWay]:
-        """The clocks before the first logged rounds, as far as they have been needed."""
-        return [UnderWay.first(self.fleet.num_edges)]
-
-    def _check_whole(self, position: int, subject: str) -> None:
-        """Raise ConfigError unless all rounds up to the one at `position` were logged."""
-        if self.numbers[: position + 1] != list(range(1, position + 2)):
-            raise ConfigError(
-                f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
-                "some were not logged; run it again to see its rounds in detail"
-            )
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.
@@ -408,11 +394,6 @@ def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -
 # The explanation.
 
 
-def ordinal(rank: int, superlative: str) -> str:
-    """Return ``nearest``, ``2nd nearest``, ``3rd nearest``, ``4th nearest`` for the ranks 1 to 4."""
-    return superlative if rank == 1 else f"{rank}{ {2: 'nd', 3: 'rd'}.get(rank, 'th') } {superlative}"
-
-
 def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[str], list[str]]) -> list[str]:
     """Return lines that say what happened in the round and why; `names` are those of `Replay.names`."""
     config, table, edges = run.config, detail.devices, detail.edges
@@ -431,17 +412,12 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         f"T = {detail.cost.delay_s:,.2f} s, E = {detail.cost.energy_j:,.2f} J, "
         f"E + λT = {detail.cost.objective:,.2f} J with λ = {weight:g} J/s"
     )
-    if (table["cluster"] >= 0).any():
-        counts = Counter(table["cluster"].tolist())
-        text = ", ".join(f"{count} of cluster {cluster}" for cluster, count in sorted(counts.items()))
-        lines.append(f"scheduled by {pretty(config.scheduling.name, run.labels)}: {text}")
-    else:
-        lines.append(f"scheduled by {pretty(config.scheduling.name, run.labels)}, which knows no clusters")
-    best = int((table["strongest"] == 1).sum())
-    lines.append(
-        f"assigned by {pretty(config.assignment.name, run.labels)}: {best} of {len(table)} to the edge of their "
-        "strongest link"
-    )
+    counts = sorted(Counter(table["cluster"].tolist()).items())
+    clusters = ", ".join(f"{count} of cluster {cluster}" for cluster, count in counts if cluster >= 0)
+    scheduler = pretty(config.scheduling.name, run.labels)
+    lines.append(f"scheduled by {scheduler}{f': {clusters}' if clusters else ', which knows no clusters'}")
+    best, assigner = int((table["strongest"] == 1).sum()), pretty(config.assignment.name, run.labels)
+    lines.append(f"assigned by {assigner}: {best} of {len(table)} to the edge of their strongest link")
     lines += inside(config, row, run.labels)
     if (seconds := row.get(metrics.ROUND_DOWNLOAD_S, 0.0)) > 0:
         lines.append(f"downloads: {seconds:,.2f} s, {row[metrics.ROUND_DOWNLOAD_J]:,.2f} J of the edges, both included")
@@ -451,12 +427,9 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         caps = ((limits.device_energy_j, "J"), (limits.device_delay_s, "s"))
         words = " and ".join(f"{cap:g} {unit}" for cap, unit in caps if cap is not None)
         lines.append(f"{dropped} devices were left out, which could not stay within {words} in a round")
-    if not len(table) and dropped:
-        lines.append(f"nobody was left, and the cloud waited for {detail.cost.delay_s:,.2f} s")
-        return lines
     if not len(table):
-        lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
-        return lines
+        word = "left" if dropped else "available"
+        return [*lines, f"nobody was {word}, and the cloud waited for {detail.cost.delay_s:,.2f} s"]
     slow = edges.loc[edges["slowest"]].iloc[0]
     device_names, edge_names, _ = names
     late = int(slow["straggler"])
@@ -471,8 +444,7 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
     ):
         lines += [f"when the round was planned, {count} {words}"] if count else []
     rows: Any = table[table["fate"] != ""]
-    lines += [f"device {device_names[row.device]} {row.fate}" for row in rows.itertuples()]
-    return lines
+    return lines + [f"device {device_names[row.device]} {row.fate}" for row in rows.itertuples()]
 
 
 def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = MappingProxyType({})) -> list[str]:
@@ -513,11 +485,10 @@ def explain(run: RunRecord, number: int) -> Group:
     edges = TextTable("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
     rows: Any = detail.edges
     for row in rows.itertuples():
-        straggler = device_names[row.straggler] if row.straggler >= 0 else "–"
-        name = f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}"
         edges.add_row(
-            name, f"{row.devices}", f"{row.delay_s:,.2f}", f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler
-        )
+            f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
+            f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", device_names[row.straggler] if row.straggler >= 0 else "–",
+        )  # fmt: skip
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
     receives = bool((detail.devices["download_s"] > 0).any())
     heads[9:9] = ["download s"] * receives
@@ -530,7 +501,7 @@ def explain(run: RunRecord, number: int) -> Group:
     for row in rows.itertuples():
         devices.add_row(
             f"{device_names[row.device]}{' ⚑' if row.straggler else ''}", edge_names[row.edge],
-            ordinal(row.nearest, "").strip() or "1st",
+            f"{row.nearest}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(row.nearest, 'th') }",
             f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}" if shared else "–",
             f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",

@@ -56,6 +56,7 @@ MOST_DETAILED = 15  # runs; an older export of more may be brief (`is_brief`)
 BRIEF = re.compile(rf"round|test_loss|total/.*|{metrics.on_validation('.*')}")
 FILE = "runs.json"
 ABOUT = "about.txt"
+LOGGED = ("name", "status", "error", "started_ms", "ended_ms", "values", "environment")  # of a run, see `RunContent`
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
 SUFFIX = ".zip"
 
@@ -104,26 +105,11 @@ def export(sweep: SweepRecord, place: Path, brief: bool = False) -> Path:
     brief = brief and sweep.task == EXPERIMENT  # other tasks log no totals and few columns
     tables = [_brief(run.history.tables) if brief else run.history.tables for run in sweep.runs]
     records: list[dict[str, Any]] = []
-    configs: list[dict[str, Any]] = []
     for run in sweep.runs:
-        history = run.history
         tree = run.config.model_dump(mode="json", exclude={"tracking"})
         tree["data"]["root"] = None  # the folder of the data is private to the machine
-        configs.append(tree)
-        records.append(
-            {
-                "name": run.name,
-                "status": history.status,
-                "error": history.error,
-                "started_ms": history.started_ms,
-                "ended_ms": history.ended_ms,
-                "values": history.values,
-                "environment": history.environment,
-            }
-        )
-    shared = _shared(configs)
-    for record, tree in zip(records, configs, strict=True):
-        record["config"] = _without(tree, shared)
+        records.append({name: getattr(run.history, name) for name in LOGGED} | {"config": tree})
+    shared = _take_shared(records)
     content = {
         "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
@@ -270,6 +256,14 @@ def _shared(trees: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return shared
 
 
+def _take_shared(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Take what all configurations have in common out of the records of the runs, and return it."""
+    shared = _shared([record["config"] for record in records])
+    for record in records:
+        record["config"] = _without(record["config"], shared)
+    return shared
+
+
 def _without(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a tree that are not among the shared ones; `_merged` is the inverse."""
     rest: dict[str, Any] = {}
@@ -295,11 +289,8 @@ def read_export(place: Path) -> SweepRecord:
         files, content, tables = _opened(place)
         histories = []
         for record in records_of(content):
-            fields = {key: record[key] for key in ("name", "status", "error", "environment", "values")}
-            times = {key: record[key] for key in ("started_ms", "ended_ms")}
-            histories.append(
-                History(config=json.dumps(record["config"]), tables=tables[record["name"]], **fields, **times)
-            )
+            logged = {name: record[name] for name in LOGGED}
+            histories.append(History(config=json.dumps(record["config"]), tables=tables[record["name"]], **logged))
         about = files.get(ABOUT, b"").decode().strip()
         brief = is_brief(files, content)
     notes = list(content["notes"])
@@ -373,10 +364,8 @@ def convert(folder: Path) -> list[Path]:
         with _named(place):
             files, content, tables = _opened(place)
         if content["version"] == 1:
-            shared = _shared([record["config"] for record in content["runs"]])
-            for record in content["runs"]:
-                record["config"] = _without(record["config"], shared)
             runs = content.pop("runs")
+            shared = _take_shared(runs)
             files = _files(content | {"version": VERSION, "config": shared, "runs": runs}, tables)
         converted.append(pack(place, files))
     return converted

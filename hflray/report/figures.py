@@ -176,14 +176,16 @@ def clustering_bars(sweep: SweepRecord) -> Figure:
     return _bar_panels(sweep, metrics.bars("clustering"))
 
 
-def _bar_panels(sweep: SweepRecord, rows: Sequence[metrics.Metric]) -> Figure:
+def _bar_panels(sweep: SweepRecord, rows: Sequence[metrics.Metric], marks_modified: bool = False) -> Figure:
     for row in rows:
         _need(sweep, row.name)
     count = len(sweep.groups())
     figure = Figure(figsize=(2.0 + 2.7 * len(rows), max(1.8, 0.8 + 0.28 * count)), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
         bars = series.bars(sweep, row.name)
-        _bars(axes, bars, [bar.label or sweep.name for bar in bars])
+        names = [bar.label or sweep.name for bar in bars]
+        marked = [mark_modified(name, bar.runs) for name, bar in zip(names, bars, strict=True)]
+        _bars(axes, bars, marked if marks_modified else names)
         axes.set_xlabel(row.printed_axis)
     axes.invert_yaxis()  # all panels share the axis
     return figure
@@ -222,15 +224,8 @@ def assignment_bars(sweep: SweepRecord) -> Figure:
 
     The deployments of an assigner form one bar, with their standard deviation as a whisker.
     """
-    for metric in FIGURE_6:
-        _need(sweep, metric)
-    figure = Figure(figsize=(12, max(2.0, 0.9 + 0.3 * len(sweep.groups()))), layout="constrained")
-    for axes, metric in zip(figure.subplots(1, 4, sharey=True), FIGURE_6, strict=True):
-        bars = series.bars(sweep, metric)
-        _bars(axes, bars, [mark_modified(bar.label or sweep.name, bar.runs) for bar in bars])
-        axes.set_xlabel(metrics.describe(metric).printed_axis)
-    _log(axes.xaxis)  # the last panel is the latency
-    axes.invert_yaxis()
+    figure = _bar_panels(sweep, [metrics.describe(metric) for metric in FIGURE_6], marks_modified=True)
+    _log(figure.axes[-1].xaxis)  # the last panel is the latency
     return figure
 
 

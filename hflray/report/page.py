@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hflray import metrics
 from hflray.errors import HflrayError
@@ -26,6 +25,7 @@ from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import RunRecord, SweepRecord
 from hflray.report.tables import summary
+from hflray.support import pages
 from hflray.support.files import write as write_file
 from hflray.support.terminal.tables import TextTable
 
@@ -123,7 +123,11 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         )
     assert run.devices is not None
     counts, (device_names, edge_names, class_names) = replay.class_counts.to_numpy(), replay.names
-    config = run.config
+    config, side_m = run.config, run.config.fleet.area_km * 1e3
+    allocated, stragglers = allocation_texts(config.allocation, fleet.access, fleet.compute)
+    turns = charts.turns_of(
+        (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
+    )
     return {
         "name": run.name,
         "label": label,
@@ -132,22 +136,17 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name, run.labels),
         "assigner": pretty(config.assignment.name, run.labels),
-        **dict(
-            zip(
-                ("allocated", "stragglers"),
-                allocation_texts(config.allocation, fleet.access, fleet.compute),
-                strict=True,
-            )
-        ),
+        "allocated": allocated,
+        "stragglers": stragglers,
         "deviceNames": device_names,
         "edgeNames": edge_names,
         "classNames": class_names,
-        "side": config.fleet.area_km * 1e3,
+        "side": side_m,
         "x": charts.rounded(fleet.position_m[:, 0], 4),
         "y": charts.rounded(fleet.position_m[:, 1], 4),
         "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
         "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
-        "above": _above(fleet, config.fleet.area_km * 1e3),
+        "above": _above(fleet, side_m),
         "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
@@ -155,9 +154,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "counts": counts.T.tolist(),
         "rounds": rounds,
         "over": _over(run),
-        "turns": charts.turns_of(
-            (played.timeline, played.cost.delay_s) for played in map(replay.round, replay.numbers[:most])
-        ),
+        "turns": turns,
         "reserve": config.world.battery.reserve_j,
     }
 
@@ -217,20 +214,6 @@ def _charts(sweep: SweepRecord) -> dict[str, Any]:
     }
 
 
-def _template() -> Environment:
-    """Return Jinja2's environment over this package's files; it escapes what a template does not mark as safe."""
-    environment = Environment(
-        loader=PackageLoader("hflray.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
-    return environment
-
-
 def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, list[str]]:
     """Return the page, and notes on what it cannot show.
 
@@ -243,29 +226,13 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
     drawn = _charts(sweep)
     runs = _runs_data(sweep, missing) if sweep.shown.explorable else []
     package = files("hflray.report")
-    text = (
-        _template()
-        .get_template("page.html")
-        .render(
-            sweep=sweep,
-            about=_about(sweep),
-            missing=missing,
-            summary=summary(sweep),
-            over=sweep.shown.repetitions,
-            ranking=ranking(sweep),
-            unranked=unranked(sweep),
-            claims=claims,
-            charts=drawn,
-            explored=runs,
-            data=drawn | {"runs": runs, "colours": COLOURS},
-            style=(package / "page.css").read_text(encoding="utf-8"),
-            scripts=[
-                (package / name).read_text(encoding="utf-8")
-                for name in ("page.js", "living.js", "turns.js", "explorer.js")
-            ],
-            plotly=(package / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8"),
-        )
-    )
+    names = ("page.css", "vendor/plotly-basic.min.js", "page.js", "living.js", "turns.js", "explorer.js")
+    style, plotly, *scripts = ((package / name).read_text(encoding="utf-8") for name in names)
+    text = pages.render(
+        "hflray.report", sweep=sweep, about=_about(sweep), missing=missing, summary=summary(sweep),
+        over=sweep.shown.repetitions, ranking=ranking(sweep), unranked=unranked(sweep), claims=claims, charts=drawn,
+        explored=runs, data=drawn | {"runs": runs, "colours": COLOURS}, style=style, scripts=scripts, plotly=plotly,
+    )  # fmt: skip
     return text, missing
 
 

@@ -188,13 +188,13 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> list[dict[str
     opponents = [name for name in contestants if name != reference]
     rows: dict[str, dict[str, str]] = {}
     for name, by_seed in contestants.items():
-        runs = [run for members in by_seed.values() for run in members.values()]
+        runs = runs_of({name: by_seed})
         reached = f"{sum(map(has_reached, runs))} of {len(runs)}"
         rows[name] = {"": name, "seeds": str(len(by_seed)), "reached": reached}
     order: dict[str, float] = {}
     for quantity in ("reached", *QUANTITIES):
         pairs = {name: compare(contestants[name], contestants[reference], quantity) for name in opponents}
-        tests = _p_texts(pairs)
+        tests = outcome_texts(pairs, short=True)
         if quantity == "reached":
             for name in opponents:
                 rows[name]["reached"] += f" ({tests[name]})" if pairs[name].steps.any() else ""
@@ -203,36 +203,35 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> list[dict[str
         order = places if quantity == "joules" else order
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
-            ratio = f"{median_text(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
+            ratio = (
+                f"{median_text(*pairs[name].median)} ({tests[name]})" if name in pairs and pairs[name].units else "–"
+            )
             row[f"{quantity} × {reference}'s (p)"] = ratio if name in pairs else "1"
     return sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
 
 
-def _p_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    """Return the adjusted p-value of each opponent as text, or a dash where so few seeds cannot give one below 0.05."""
-    texts = {}
-    for name, p in family_p(pairs).items():
-        text = "–" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
-        texts[name] = f"{text}, {pairs[name].uncertain} uncertain" if pairs[name].uncertain else text
-    return texts
+def p_text(p: float) -> str:
+    """Return a p-value as text; a dash where so few seeds cannot give one below 0.05."""
+    return "–" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def test_texts(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    """Return the outcome of each opponent's test as text, adjusted for the family of all that could be tested."""
+def outcome_texts(pairs: Mapping[str, Pairs], short: bool = False) -> dict[str, str]:
+    """Return the outcome of each opponent's test as text, adjusted for the family of all that could be tested.
+
+    A short text is the p-value alone.
+    """
     texts = {}
     for name, p in family_p(pairs).items():
         pair = pairs[name]
-        if np.isnan(p):
+        text = p_text(p) if short else f"p {'' if p < 0.001 else '= '}{p_text(p)}"
+        if np.isnan(p) and not short:
             text = f"{pair.units} seed{'s' if pair.units > 1 else ''} cannot give p < {LEVEL}"
-        else:
-            text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         texts[name] = f"{text}, {pair.uncertain} uncertain" if pair.uncertain else text
     return texts
 
 
-def median_text(pair: Pairs) -> str:
-    """Return the median ratio as text, or its bounds where the values that decide it are censored."""
-    low, high = pair.median
+def median_text(low: float, high: float) -> str:
+    """Return the median ratio as text, or its bounds where the values that decide it are censored (`Pairs.median`)."""
     if np.isinf(low):
         return "not reached"
     if low == high or f"{low:.2f}" == f"{high:.2f}":

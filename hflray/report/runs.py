@@ -22,7 +22,7 @@ from hflray.experiment.fleets import Fleets, is_stored
 from hflray.report.labels import group_by, rank, value_of
 from hflray.support.reader import UnfitError, parse_json, parse_yaml
 from hflray.sweep.results import SweepFolder, locate
-from hflray.sweep.tasks import Shown, Task, find_task
+from hflray.sweep.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
 from hflray.tracking.addresses import named, of_folder
 from hflray.tracking.schema import check_tables
@@ -131,11 +131,8 @@ class RunRecord:
     def settings(self) -> dict[str, Any]:
         """The configuration as a mapping from dotted keys to values. An earlier revision of a rule has another name."""
         training, settings = self.config.training, self.settings_of(self.config)
-        if (
-            training.rule.name == "scaffold"
-            and training.edge_iterations > 1
-            and "rules" not in self.history.environment
-        ):
+        is_scaffold = training.rule.name == "scaffold" and training.edge_iterations > 1
+        if is_scaffold and "rules" not in self.history.environment:
             settings["training.rule.name"] = MOVING_SCAFFOLD
         return settings
 
@@ -196,9 +193,8 @@ class RunRecord:
     def target(self) -> float | None:
         """The value of the main metric at which the run stops; None: it has no such target."""
         target = self.config.target
-        return (
-            self.config.target_accuracy if target.metric == metrics.TEST_LOSS or target.value is None else target.value
-        )
+        of_accuracy = target.metric == metrics.TEST_LOSS or target.value is None
+        return self.config.target_accuracy if of_accuracy else target.value
 
     def judged(self, metric: str) -> pd.Series[float]:
         """Return the series by which targets judge: a metric on the validation part if it is logged, else its own."""
@@ -344,9 +340,8 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None) -> Swe
             raise ConfigError("; ".join([str(error), *notes])) from error
         notes.append(f"{error}; everything here is from the journal in {folder.path}")
         histories = list(journal.values())
-    merged = [_longer_history(history, journal.get(history.name)) for history in histories]
-    logged = {history.name for history in histories}
-    merged += [history for name, history in journal.items() if name not in logged]
+    longest = {history.name: _longer_history(history, journal.get(history.name)) for history in histories}
+    merged = list((longest | {name: run for name, run in journal.items() if name not in longest}).values())
     about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
     return assemble(*about, merged, notes, Fleets(str(folder.path)).read, folder.file.labels)
 
@@ -373,12 +368,6 @@ def _tree_of(text: str) -> dict[str, Any]:
     if not isinstance(tree, dict | None):
         raise UnfitError(f"it holds a {type(tree).__name__} instead of a mapping")
     return tree or {}
-
-
-def _reached(run: RunRecord, task: Task) -> str:
-    """Return how far a run has come, such as ``3 of at most 60 rounds``."""
-    last, most = int(run.rounds["round"].max()), task.steps(run.config)
-    return f"{last:,}{f' of at most {most:,}' if most else ''} {task.shown.counted or 'rounds'}"
 
 
 def assemble(
@@ -426,7 +415,9 @@ def assemble(
         if failed:
             notes.append(f"{run.name}: {failed}")
         elif history.status != "FINISHED":
-            notes.append(f"{run.name}: not finished, {_reached(run, find_task(task))}")
+            kind, last = find_task(task), int(run.rounds["round"].max())
+            most = f" of at most {kind.steps(config):,}" if kind.steps(config) else ""
+            notes.append(f"{run.name}: not finished, {last:,}{most} {kind.shown.counted or 'rounds'}")
         runs.append(run)
     if not runs:
         reasons = f" ({'; '.join(notes)})" if notes else ""

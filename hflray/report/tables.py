@@ -78,7 +78,6 @@ ASSIGNMENT = (
     (metrics.WALL_ASSIGN_S, "median", "{}: median"),
     (metrics.WALL_ASSIGN_S, "p95", "its p95"),
 )
-COUPLINGS = {"per_edge": "per edge", "joint": "joint"}
 
 
 def _assignment(sweep: SweepRecord) -> TextTable:
@@ -90,7 +89,7 @@ def _assignment(sweep: SweepRecord) -> TextTable:
     several = any(len(runs) > 1 for runs in groups.values())
     rows = []
     for label, runs in groups.items():
-        coupling = COUPLINGS[runs[0].config.allocation.coupling]
+        coupling = runs[0].config.allocation.coupling.replace("_", " ")
         row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
             row["deployments"] = _different(runs)

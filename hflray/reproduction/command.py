@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hflray.report.runs import SweepRecord
-    from hflray.reproduction.protocol import Paper
+    from hflray.reproduction.protocol import Exhibit, Paper
     from hflray.support.terminal.tables import TextTable
 
 MOST_NAMED = 4  # notes on runs that are not used
@@ -76,17 +77,14 @@ def reproduce(
     if not chosen.of_form(quick):
         form = "quick" if quick else "full"
         raise ConfigError(f"{name}: no exhibit has {form} among its forms; add forms: [{form}] to one")
-    if source is not None:
-        if dry_run:
-            raise ConfigError("--from: judges what has been run, and --dry-run runs nothing; leave one out")
-        with waiting(console, "reading exports", markdown):
-            sweeps = _exported(chosen, quick, source)
-    else:
+    if source is not None and dry_run:
+        raise ConfigError("--from: judges what has been run, and --dry-run runs nothing; leave one out")
+    if source is None:
         _run(chosen, quick, console, results, data_root, cpus, dry_run)
         if dry_run:
             return
-        with waiting(console, "reading runs", markdown):
-            sweeps = _finished(chosen, quick, results)
+    with waiting(console, f"reading {'runs' if source is None else 'exports'}", markdown):
+        sweeps = _read(list(chosen.of_form(quick).values()), results, source)
     if markdown:
         from hflray.reproduction.results_page import answers
 
@@ -113,23 +111,20 @@ def _list(console: Console) -> None:
         say(console, f"{'':10} quick: {quick}; full: {full}", "dim")
 
 
-def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, SweepRecord]:
-    """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
+def _read(exhibits: Sequence[Exhibit], results: Path, source: Path | None) -> dict[str, SweepRecord]:
+    """Return the latest sweep of each exhibit in the results, or its export in `source`, by the name of the sweep.
+
+    Raises:
+        ConfigError: the results lack a sweep, or `source` has no export of any.
+    """
     from hflray.report.exports import named_exports, read_exhibit
-    from hflray.reproduction.judge import with_borrowed
-
-    exhibits = list(chosen.of_form(quick).values())
-    places = named_exports(source, [shown.config for shown in exhibits])
-    return with_borrowed({place.name: read_exhibit(place) for place in places}, exhibits)
-
-
-def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, SweepRecord]:
-    """Return the latest sweep of each of the paper's exhibits."""
     from hflray.report.runs import read_sweep
     from hflray.reproduction.judge import with_borrowed
 
-    shown = list(chosen.of_form(quick).values())
-    return with_borrowed({exhibit.config: read_sweep(results, exhibit.config) for exhibit in shown}, shown)
+    names = [shown.config for shown in exhibits]
+    if source is None:
+        return with_borrowed({name: read_sweep(results, name) for name in names}, exhibits)
+    return with_borrowed({place.name: read_exhibit(place) for place in named_exports(source, names)}, exhibits)
 
 
 def _run(

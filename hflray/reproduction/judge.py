@@ -26,6 +26,7 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from hflray import metrics
+from hflray.report.ranking import p_text
 from hflray.report.runs import SEED, RunRecord, SweepRecord
 from hflray.report.series import last_step
 from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Settings, StudyPlan, expanded
@@ -136,7 +137,7 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord]) -> list[
         without = dict.fromkeys(name for effect in compared for name in effect.missing)
         notes.append(f"no run: {'; '.join(without)}" if without else "")
         texts = [_text(claim, effect) for effect in compared if len(effect.values)]
-        shown_p = ("< 0.001" if p < 0.001 else f"{p:.3f}") if tests[place] and not np.isnan(p) else ""
+        shown_p = p_text(p) if tests[place] and not np.isnan(p) else ""
         rows.append({shown.claimant: claim.text, "ours [95 %]": "; ".join(texts), "n": _count(claim, compared, plan),
                      "p": shown_p, "answer": answer, "notes": ". ".join(filter(None, notes))})  # fmt: skip
     return rows

@@ -13,8 +13,9 @@ user's own schedulers train, a run for each seed.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +27,8 @@ from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
 from hflray.experiment.study import Instance
 from hflray.report.labels import hfel, label_apart, pretty
-from hflray.report.ranking import QUANTITIES
-from hflray.support.arrays import FloatArray
-from hflray.support.pairs import LEVEL, Pairs, family_p
+from hflray.report.ranking import QUANTITIES, outcome_texts
+from hflray.support.pairs import Pairs
 
 FIGURE_6 = ("fleet.num_devices=100", "fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.delay_weight=1",
             "cost.model_kb=448")  # fmt: skip
@@ -83,15 +83,12 @@ def assigners(references: Sequence[str]) -> dict[str, ExperimentConfig]:
     return {name: load_config(None, [*FIGURE_6, *more]) for name, more in (ASSIGNERS | named).items()}
 
 
-def score_assigners(
-    references: Sequence[str] = (), fleets: int = 20, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[AssignerScore]:
+def score_assigners(references: Sequence[str] = (), fleets: int = 20) -> list[AssignerScore]:
     """Return the scores of all assigners, the least cost first.
 
     Args:
         references: assigners of the user's own, such as ``mine.py:Mine``, or registered names.
         fleets: number of fleets of each of five deployments.
-        progress: is called with the fleets that are done, and their number.
 
     Raises:
         ConfigError: see `assigners`.
@@ -101,48 +98,27 @@ def score_assigners(
     objective_j: dict[str, list[float]] = {name: [] for name in configs}
     seconds: dict[str, list[float]] = {name: [] for name in configs}
     bounds_j: list[float] = []
-    total = fleets * len(DEPLOYMENTS)
-    for instance, placed in _instances(configs, fleets):
-        for name, config in placed.items():
-            assignment, spent_s = instance.assigned(configured_assigner(config), config.seed)
-            if instance.index:  # fleet 0 warms up
-                seconds[name].append(spent_s)
-                objective_j[name].append(instance.bill(assignment, config.allocation).objective)
-        if instance.index:
-            bounds_j.append(instance.bound())
-            progress(len(bounds_j), total)
-    best, best_s = np.array(objective_j[BEST_GAIN]), float(np.median(seconds[BEST_GAIN]))
-    named = set(label_apart(references, list(ASSIGNERS)).values())
-    scores = [
-        _score(
-            name, np.array(values), best, np.array(bounds_j), float(np.median(seconds[name])) / best_s, name in named
-        )
-        for name, values in objective_j.items()
-    ]
-    return sorted(scores, key=lambda score: score.ratio)
-
-
-def _instances(
-    configs: dict[str, ExperimentConfig], fleets: int
-) -> Iterator[tuple[Instance, dict[str, ExperimentConfig]]]:
-    """Yield each fleet, and the configuration of each contestant on its deployment."""
-    for deployment in DEPLOYMENTS:
+    for deployment, index in itertools.product(DEPLOYMENTS, range(fleets + 1)):
         placed = {
             name: config.model_copy(update={"fleet": config.fleet.model_copy(update={"deployment_seed": deployment})})
             for name, config in configs.items()
         }
-        for index in range(fleets + 1):
-            yield Instance.of(placed[BEST_GAIN], index), placed
-
-
-def _score(
-    name: str, values: FloatArray, best: FloatArray, bounds: FloatArray, time_ratio: float, is_own: bool
-) -> AssignerScore:
-    gaps = 1.0 - bounds / values
-    ratio = float(np.exp(np.log(values / best).mean()))
-    return AssignerScore(
-        name, float(values.mean()), ratio, float(np.median(gaps)), float(gaps.max()), time_ratio, is_own
-    )
+        instance = Instance.of(placed[BEST_GAIN], index)
+        for name, config in placed.items():
+            assignment, spent_s = instance.assigned(configured_assigner(config), config.seed)
+            if index:  # fleet 0 warms up
+                seconds[name].append(spent_s)
+                objective_j[name].append(instance.bill(assignment, config.allocation).objective)
+        if index:
+            bounds_j.append(instance.bound())
+    best, best_s = np.array(objective_j[BEST_GAIN]), float(np.median(seconds[BEST_GAIN]))
+    named = set(label_apart(references, list(ASSIGNERS)).values())
+    scores = []
+    for name, values in objective_j.items():
+        gaps, ratio = 1.0 - np.array(bounds_j) / np.array(values), np.exp(np.log(np.array(values) / best).mean())
+        gap, worst, time_ratio = float(np.median(gaps)), float(gaps.max()), float(np.median(seconds[name])) / best_s
+        scores.append(AssignerScore(name, float(np.mean(values)), float(ratio), gap, worst, time_ratio, name in named))
+    return sorted(scores, key=lambda score: score.ratio)
 
 
 FILE = Path(__file__).with_name("leaderboard.json")
@@ -232,7 +208,9 @@ def score_schedulers(needed: Mapping[str, Values], by: str = "seconds") -> list[
     everyone = measured() | dict(needed)
     reference = everyone[REFERENCE]
     pairs = {name: {q: _pairs(values, reference, q) for q in SPENT} for name, values in everyone.items()}
-    tests = {quantity: _tests({n: p[quantity] for n, p in pairs.items() if n != REFERENCE}) for quantity in SPENT}
+    tests = {
+        quantity: outcome_texts({n: p[quantity] for n, p in pairs.items() if n != REFERENCE}) for quantity in SPENT
+    }
     scores = [
         SchedulerScore(
             name, int(sum(values["reached"])), len(values["reached"]),
@@ -251,13 +229,6 @@ def _pairs(values: Values, reference: Values, quantity: str) -> Pairs:
     if quantity == "rounds":
         return Pairs.ordered(spent, other)
     return Pairs.censored(spent, np.array(values["reached"][:count]), other, np.array(reference["reached"][:count]))
-
-
-def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    return {
-        name: f"{pairs[name].units} seeds cannot give p < {LEVEL}" if np.isnan(p) else f"p = {p:.3f}"
-        for name, p in family_p(pairs).items()
-    }
 
 
 def _finite(values: Mapping[str, Sequence[float | None]]) -> Values:

@@ -86,6 +86,7 @@ def scheduling(
     The shipped schedulers were measured once. Yours train now, ten small runs of some seconds each.
     """
     from hflray.report.labels import label_apart, pretty
+    from hflray.report.ranking import median_text
     from hflray.reproduction import leaderboard as board
 
     console, on_board = new_console(), board.measured()
@@ -109,17 +110,11 @@ def scheduling(
             median, test = place.medians[quantity], place.tests[quantity]
             form = "{:.0f}" if quantity == "rounds" else "{:,.1f}"
             row[f"{quantity}, median"] = form.format(median) if median < float("inf") else "–"
-            row[f"{quantity} × IKC's"] = _bounds(*place.ratios[quantity]) + (f" ({test})" if test else "")
+            row[f"{quantity} × IKC's"] = median_text(*place.ratios[quantity]) + (f" ({test})" if test else "")
         rows.append(row)
     title = "digits, 12 of 60 devices, 3 edges, majority 80 %, local search, to 80 % within 30 rounds"
     _show(console, TextTable.of(rows, title, "rl"), markdown, bool(trained))
     _write(json_file, [asdict(place) for place in places])
-
-
-def _bounds(low: float, high: float) -> str:
-    if low == high:
-        return f"{low:.2f}" if low < float("inf") else "not reached"
-    return f"≥ {low:.2f}" if high == float("inf") else f"{low:.2f} to {high:.2f}"
 
 
 def _show(console: Any, table: TextTable, markdown: bool, has_own: bool) -> None:

@@ -310,9 +310,9 @@ def read(path: Path) -> Paper:
         if not isinstance(tree, dict):
             keys = ", ".join(name for name, field in Paper.model_fields.items() if field.is_required())
             raise ValueError(f"got {shorten(tree)}; accepted: a mapping with the keys {keys}; write them")
-        made = Paper.model_validate(
-            tree | _with_shared(tree) | {"name": path.parent.name, "folder": str(path.parent)}, strict=True
-        )
+        _share_selections(tree)
+        tree |= {"name": path.parent.name, "folder": str(path.parent)}
+        made = Paper.model_validate(tree, strict=True)
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, Paper).partition(chr(10))[0]}") from error
     except (OSError, ValueError) as error:
@@ -320,23 +320,16 @@ def read(path: Path) -> Paper:
     return made
 
 
-def _with_shared(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the exhibits of a file, each with the selections that all share; what is no mapping stays as it is."""
-    shared, whole = tree.get("select") or {}, tree.get("exhibits")
+def _share_selections(tree: Mapping[str, Any]) -> None:
+    """Give each exhibit of a file the selections that all share; what is no mapping stays as it is."""
+    shared, exhibits = tree.get("select") or {}, tree.get("exhibits")
     if not isinstance(shared, dict):
         raise ValueError(
             f"select: got {shorten(shared)}; accepted: names, each with the settings of its runs; correct it"
         )
-    if not isinstance(whole, dict):
-        return {}
-    return {
-        "exhibits": {
-            name: shown | {"select": shared | (shown.get("select") or {})}
-            if isinstance(shown, dict) and isinstance(shown.get("select") or {}, dict)
-            else shown
-            for name, shown in whole.items()
-        }
-    }
+    for shown in exhibits.values() if isinstance(exhibits, dict) else ():
+        if isinstance(shown, dict) and isinstance(selections := shown.get("select") or {}, dict):
+            shown["select"] = shared | selections
 
 
 @cache

@@ -10,64 +10,20 @@ from typing import Any
 
 from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
-from hflray.report.runs import SEED, RunRecord, SweepRecord
+from hflray.report.runs import NEUTRAL, SEED, RunRecord, SweepRecord, is_one_of
 from hflray.report.tables import summary
 from hflray.reproduction.judge import drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.support.terminal.tables import TextTable
 from hflray.sweep import Trial, expand, load_sweep
 
-HEAD = """# Results beside the paper's
-
-`{command}` writes this page from the exports in `{source}`; do not edit it.
-Each export has the machine, the time, the commit and the options of every run (`runs.json`).
-
-A claim is judged by `hflray/reproduction/judge.py`, by the plans in `tune_configs/claims.yaml`:
-
-* A plan was written before its runs. It says how many seeds (of assignments: fleets) of how many rounds there are to
-  be, on which split of the data. There is an answer at that number only. Before it, the page shows the interval and
-  "n of N"; claims without an interval are counted below a table.
-* The compared runs have the same seeds and all other settings equal, and count up to the last round that all have.
-* Brackets hold the 95 % interval of the mean effect over the seeds (Student's t). A × marks a ratio, taken on
-  logarithms. Parentheses hold the two means, of a ratio the geometric ones.
-* A yes or a no has p of at most 0.05 after Bonferroni (the comparisons of a claim) and Holm (the claims of an exhibit).
-  A yes needs all comparisons, a no needs one. A difference within the margin is "yes in sign, smaller than M".
-* A target is passed when the mean accuracy of five rounds is at it. Where not all compared runs pass it, the highest
-  accuracy that all pass takes its place. "Mean curve" is the round in which the mean over the seeds is at it. "Order
-  open": a run that missed its target leaves it open which of a pair needs more.
-
-Schedulers are compared by what they need to their target accuracy (`hflray/report/ranking.py`):
-
-* The unit is the seed: the mean over the assigners that both contestants have. The first row has the best mean rank in
-  joules.
-* A cell is the median ratio to the reference. In parentheses is p, by the exact signed-rank test (Wilcoxon, Pratt),
-  after Holm over the opponents in one field. A dash stands where so few seeds cannot give p < 0.05.
-* A run that misses its target has the worst rank in rounds. In seconds, joules and E + λT it is censored at what it
-  has spent, so that a median may be a bound. "2 uncertain" counts the seeds whose order the bounds leave open.
-
-± precedes the standard deviation over seeds (of assignments: over deployments), and "…" marks runs that have not
-ended.
-Latencies were measured on the machine as busy as it was. "Modified checkout": the runs had uncommitted changes, so that
-nobody can repeat them exactly. `hflray report SWEEP --from {source}` writes all columns, ranks among them.
-"""
-
-
-def _shipped_trials(shown: Exhibit, configs: Path) -> list[Trial]:
-    """Return the trials of the exhibit's sweep file; none if the file does not exist."""
-    path = configs / f"{shown.config}.yaml"
-    return expand(load_sweep(path)) if path.exists() else []
+HEAD = Path(__file__).with_name("results_head.md")
 
 
 NAMED = 6  # settings that the page names of an exhibit's runs, unless there is one more only
 # Columns of a report's tables that the page leaves out; ``hflray report`` writes them.
 LEFT_OUT = ("coupling", "its median", "mean", "p95", "its p95", "messages, MB")
 RANK = ": rank"
-
-# Settings that cannot change a result.
-NEUTRAL_KEYS = (
-    "data.root", "tracking.", "checkpoint.", "training.kernel", "training.threads", "training.device",
-    "training.backend", "training.num_actors", "training.devices_per_actor", "learning.cache",
-)  # fmt: skip
 
 
 def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
@@ -79,8 +35,9 @@ def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]]
     for run in runs:
         settings = _result_settings(run.settings)
         values = tuple(settings.get(key) for key in swept)
-        if values not in nearest:
-            nearest[values] = _nearest(settings, shipped, swept)
+        if values not in nearest:  # the first of the trials that differ in the fewest of the swept settings
+            chosen = {key: settings[key] for key in swept if key in settings}
+            nearest[values] = min(shipped, key=lambda trial: len(_differing(chosen, trial)))
         for key, value in _differing(settings, nearest[values]):
             if key != SEED:
                 counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
@@ -95,9 +52,8 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
     A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
     """
     shipped = [_result_settings(RunRecord.settings_of(trial.config)) for trial in trials]
-    return shipped, [
-        key for key in dict.fromkeys(key for settings in shipped for key in settings) if _varies(key, shipped)
-    ]
+    keys = dict.fromkeys(key for settings in shipped for key in settings)
+    return shipped, [key for key in keys if len({settings.get(key) for settings in shipped}) > 1]
 
 
 def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
@@ -113,19 +69,7 @@ def _count(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swep
 
 def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that can change a result, as text."""
-    return {key: str(value) for key, value in settings.items() if not key.startswith(NEUTRAL_KEYS)}
-
-
-def _varies(key: str, trials: Sequence[Mapping[str, str]]) -> bool:
-    return len({trial.get(key) for trial in trials}) > 1
-
-
-def _nearest(
-    settings: Mapping[str, str], trials: Sequence[Mapping[str, str]], keys: Sequence[str]
-) -> Mapping[str, str]:
-    """Return the first of the trials that differ from `settings` in the fewest of `keys`."""
-    chosen = {key: settings[key] for key in keys if key in settings}
-    return min(trials, key=lambda trial: len(_differing(chosen, trial)))
+    return {key: str(value) for key, value in settings.items() if not is_one_of(key, NEUTRAL)}
 
 
 def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -149,7 +93,8 @@ def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
     """Return lines of markdown about the runs: their number, length, seeds, machines, dates, settings, notes."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
-    shipped, swept = _swept(_shipped_trials(shown, configs))
+    file = configs / f"{shown.config}.yaml"
+    shipped, swept = _swept(expand(load_sweep(file)) if file.exists() else [])
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
@@ -257,7 +202,7 @@ def render(sweeps: Mapping[str, SweepRecord], configs: Path, source: str) -> str
         source: the folder of the exports, as the page names it.
     """
     command = f"python -m hflray.report results --from {source}"
-    parts = [HEAD.format(command=command, source=source)]
+    parts = [HEAD.read_text(encoding="utf-8").format(command=command, source=source)]
     for name, shown in exhibits().items():
         parts.append(section(name, shown, sweeps.get(shown.config), configs))
     return "\n".join(parts)

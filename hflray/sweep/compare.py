@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 import shlex
 import urllib.error
 import urllib.request
@@ -28,7 +26,6 @@ from hflray.tracking.addresses import of_folder
 from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
-NAME_WIDTH = 16  # minimum width of a trial's name in a closing table
 
 
 @dataclass
@@ -48,7 +45,6 @@ class Outcome:
 def closing_table(
     title: str,
     outcomes: Sequence[Outcome],
-    width: int = 80,
     table_of: metrics.Table = "training",
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> TextTable:
@@ -56,7 +52,6 @@ def closing_table(
 
     The columns are the rows of `hflray.metrics` of the table `table_of` (`hflray.sweep.tasks.base.Shown.table`).
     The caption names the user's own `labels` of values (`hflray.sweep.SweepFile`), because the trials keep their names.
-    Names that do not fit into a table of `width` characters lose their common parts, so that they still differ.
     """
     # A column without a value in any trial, such as the rounds to a target that is not set, is left out.
     logged = dict.fromkeys(name for outcome in outcomes for name in outcome.values)
@@ -65,16 +60,10 @@ def closing_table(
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
     cells = [_cells(column, outcomes) for column in columns]
     rounds = [f"{outcome.round or 0}{mark}" for outcome, mark in zip(outcomes, marks, strict=True)]
-    rows = [list(row) for row in zip(rounds, *cells, strict=True)]
-    headings = ["steps" if table_of == "learning" else "rounds", *(column.short for column in columns)]
-    other_width = sum(1 + max(map(len, cells)) for cells in zip(headings, *rows, strict=True))
-    whole = [one_line(outcome.name) for outcome in outcomes]
-    names = short_names(whole, max(NAME_WIDTH, width - 2 - other_width))
-    if names != whole:
-        legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
+    headings = ["trial", "steps" if table_of == "learning" else "rounds", *(column.short for column in columns)]
+    names = [one_line(outcome.name) for outcome in outcomes]
     legend += [f"{short(value)} is {one_line(label)}" for value, label in labels.items()]
-    return TextTable(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
-                 caption="; ".join(legend))  # fmt: skip
+    return TextTable(title, headings, list(zip(names, rounds, *cells, strict=True)), caption="; ".join(legend))
 
 
 def _cells(column: metrics.Metric, outcomes: Sequence[Outcome]) -> list[str]:
@@ -95,21 +84,10 @@ def _mark(outcome: Outcome) -> str:
     return " ⊣" if outcome.stopped else ""
 
 
-def short_names(names: Sequence[str], width: int) -> list[str]:
-    """Shorten names of trials for a narrow column: if one is longer than `width`, their common parts become ``…``."""
-    if len(names) < 2 or max(map(len, names)) <= width:
-        return list(names)
-    parts = [re.split(r"(?<!e)-", name) for name in names]  # the hyphen in 1e-05 is not a separator
-    common = [len(set(column)) == 1 for column in zip(*parts, strict=False)]
-    if len({len(row) for row in parts}) > 1:  # with unequal numbers of parts, only a common beginning is shortened
-        common = list(itertools.takewhile(bool, common))
-    short = ["-".join("…" if i < len(common) and common[i] else part for i, part in enumerate(row)) for row in parts]
-    return [re.sub(r"(…-)+(?=…)", "", name) for name in short]
-
-
 def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = LOCAL) -> str:
     """Return the address of MLflow's page that compares these runs: parameters, metrics, parallel coordinates."""
-    return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
+    runs, experiments = (quote(json.dumps(ids, separators=(",", ":"))) for ids in (list(run_ids), [experiment_id]))
+    return f"{base}/#/compare-runs?runs={runs}&experiments={experiments}"
 
 
 def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Sequence[str]) -> list[str]:
@@ -169,11 +147,6 @@ def _answers(base: str, run_id: str) -> bool:
     return True
 
 
-def _encode(value: str | list[str]) -> str:
-    """Encode a value as the addresses of MLflow's pages contain it: compact JSON, percent-encoded."""
-    return quote(json.dumps(value, separators=(",", ":")))
-
-
 def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | None = None) -> str | None:
     """Print the closing table of a sweep and the addresses of its pages in MLflow.
 
@@ -198,7 +171,7 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
         for run in runs
     ]
     table_of = find_task(folder.file.task).shown.table
-    console.print(closing_table(folder.path.name, outcomes, console.width, table_of, folder.file.labels))
+    console.print(closing_table(folder.path.name, outcomes, table_of, folder.file.labels))
     for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
         say(console, line)
     return open_charts(folder, experiment_id, runs[0].run_id) if opens else None

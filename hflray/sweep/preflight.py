@@ -75,23 +75,20 @@ class CheckedTrials:
                 digest.update(np.ascontiguousarray(array).data)
             self._digests[key] = digest.hexdigest()[:36]
         profile: dict[str, Any] = {
-            "train": len(dataset.y_train),
-            "test": len(dataset.y_test),
+            "train": len(dataset.y_train) - config.data.validation, "test": len(dataset.y_test),
             "classes": dataset.num_classes,
             "image_shape" if dataset.has_images else "input_shape": list(dataset.input_shape),
-        }
+        }  # fmt: skip
         name, root, options = key[0], key[1], config.data.options
         source = {"name": name, "root": root} | ({"options": options} if options else {})
         if config.data.split == "official":
             source["split"] = config.data.split
         if config.data.validation:
-            profile |= {"train": profile["train"] - config.data.validation, "validation": config.data.validation}
+            profile["validation"] = config.data.validation
         return {
-            "name": Path(short(name)).stem,
-            "digest": self._digests[key],
-            "source": json.dumps(source),
+            "name": Path(short(name)).stem, "digest": self._digests[key], "source": json.dumps(source),
             "profile": json.dumps(profile),
-        }
+        }  # fmt: skip
 
 
 def check_trials(

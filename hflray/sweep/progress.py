@@ -7,17 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Self
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Column
 from rich.text import Text
 
@@ -29,7 +20,7 @@ WITH_BAR = 100  # width of a terminal with room for bars
 BESIDE_NAME, LEAST_NAME = 36, 16  # characters beside a trial's name, and of a line of the name
 
 
-class _Name(ProgressColumn):
+class _Name(progress.ProgressColumn):
     """The name of a trial, on as many lines as it needs.
 
     Args:
@@ -40,7 +31,7 @@ class _Name(ProgressColumn):
         super().__init__(table_column=Column(no_wrap=True))
         self._width = width
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress.Task) -> Text:
         """Return the name."""
         lines = fold(task.description, self._width)
         return Text("\n".join(lines), style="bold" if task.description == TRIALS else "")
@@ -57,19 +48,21 @@ class SweepProgress:
 
     def __init__(self, console: Console, trials: int, quiet: bool = False) -> None:
         self._console, self._quiet, self._live = console, quiet, console.is_terminal and not quiet
-        self._progress = Progress(
+        self._progress = progress.Progress(
             _Name(max(LEAST_NAME, console.width - BESIDE_NAME)),
-            *([BarColumn(bar_width=16)] if console.width >= WITH_BAR else []),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),  # which may take several lines
-            TimeElapsedColumn(),
+            *([progress.BarColumn(bar_width=16)] if console.width >= WITH_BAR else []),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn(
+                "{task.fields[note]}", markup=False, table_column=Column()
+            ),  # which may take several lines
+            progress.TimeElapsedColumn(),
             console=console,
             disable=not self._live,
             transient=True,
         )
         self._trials = trials
         self._total = self._progress.add_task(TRIALS, total=trials, note="")
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
         self._done = self._failed = 0
         # For the remaining time: the total and the completed rounds of each started trial, the number of rounds that
         # this process has made, and the time of its first trial.

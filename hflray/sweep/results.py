@@ -96,15 +96,11 @@ class SweepFolder:
 
     def content(self) -> bytes:
         """Return what ``sweep.json`` holds, with a checksum."""
+        file = self.file.model_dump(mode="json", exclude_unset=True)
         content = {
-            "version": VERSION,
-            "file": self.file.model_dump(mode="json", exclude_unset=True),
-            "uri": self.uri,
-            "experiment": self.experiment,
-            "finished": self.finished,
-            "storage": self.storage,
-            "sinks": list(self.sinks),
-        }
+            "version": VERSION, "file": file, "uri": self.uri, "experiment": self.experiment,
+            "finished": self.finished, "storage": self.storage, "sinks": list(self.sinks),
+        }  # fmt: skip
         if self.started_ms:
             content["started_ms"] = self.started_ms
         if self.sources:
@@ -223,18 +219,10 @@ def unfinished(results: Path, name: str) -> Path | None:
 
 def folders_of(results: Path, name: str) -> Iterator[SweepFolder]:
     """Yield the sweeps called `name`, the latest first, without those whose folder cannot be read."""
-    for path in _files_of(results, name):
-        try:
-            folder = SweepFolder.load(path.parent)
-        except ConfigError:
-            continue
-        if folder.file.name == name:
-            yield folder
-
-
-def _files_of(results: Path, name: str) -> list[Path]:
-    """Return ``sweep.json`` of each sweep whose folder's name begins with `name` and a hyphen, the latest first."""
-    return [path / FILE for path in by_start(results) if path.name.startswith(f"{name}-")]
+    for path in by_start(results):
+        with suppress(ConfigError):
+            if path.name.startswith(f"{name}-") and (folder := SweepFolder.load(path)).file.name == name:
+                yield folder
 
 
 def by_start(results: Path) -> list[Path]:
@@ -287,10 +275,11 @@ def find(results: Path, name: str) -> SweepFolder:
     exact = results / name
     path = exact if os.path.exists(exact / FILE) else unfinished(results, name)
     if path is None:
-        for file in _files_of(results, name):
-            if is_called(file.parent, name):
-                SweepFolder.load(file.parent)  # a folder that cannot be read raises its own error
-        names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
+        folders = by_start(results)
+        for folder_path in folders:
+            if is_called(folder_path, name):
+                SweepFolder.load(folder_path)  # a folder that cannot be read raises its own error
+        names = sorted(folder_path.name for folder_path in folders)
         raise ConfigError(
             f"--resume {one_line(name)}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
             f"available: {', '.join(names) or 'none'}"

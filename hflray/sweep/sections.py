@@ -49,12 +49,11 @@ class Axis(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
+        if len(self.model_fields_set) != 1 or self.values is None:
             raise ValueError(f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]")
-        if getattr(self, self.kind) == []:
-            raise ValueError(
-                f"{self.kind}: got []; an empty list makes no trial; give at least one value, or remove the key"
-            )
+        if self.values == []:
+            reason = "an empty list makes no trial; give at least one value, or remove the key"
+            raise ValueError(f"{self.kind}: got []; {reason}")
         if self.uniform is not None and not np.isfinite(self.uniform[1] - self.uniform[0]):
             raise ValueError(f"uniform: got {list(self.uniform)}; accepted: ends closer than 1.8e308; correct them")
         if self.randint is not None and not all(abs(end) < 2**62 for end in self.randint):
@@ -67,6 +66,11 @@ class Axis(Section):
     def kind(self) -> str:
         """The name of the field that is set."""
         return next(iter(self.model_fields_set))
+
+    @property
+    def values(self) -> Any:
+        """The values of the field that is set, or the ends of a range."""
+        return getattr(self, self.kind)
 
     @property
     def drawn(self) -> bool:
@@ -85,6 +89,10 @@ class Axis(Section):
         return float(rng.uniform(*self.uniform))
 
 
+Mode = Annotated[Literal["min", "max"], Field(description="whether a small or a large value is better")]
+Compared = Annotated[str, Field(description="a metric of the glossary or target.metric, compared at equal rounds")]
+
+
 class SearchConfig(Section):
     """A search that replaces a fixed list: each trial's values depend on the results of earlier trials."""
 
@@ -93,17 +101,15 @@ class SearchConfig(Section):
         metrics.OBJECTIVE_TO_TARGET,
         description="a metric of the glossary or target.metric; its value at the end of a trial counts",
     )
-    mode: Literal["min", "max"] = Field("min", description="whether a small or a large value is better")
+    mode: Mode = "min"
 
 
 class EarlyStoppingConfig(Section):
     """Asynchronous successive halving, which stops trials that are behind at their rungs."""
 
     name: Literal["asha"] = Field("asha", description="the rule that stops trials")
-    metric: str = Field(
-        metrics.ACCURACY, description="a metric of the glossary or target.metric, compared at equal rounds"
-    )
-    mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
+    metric: Compared = metrics.ACCURACY
+    mode: Mode = "max"
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
@@ -117,10 +123,8 @@ class PopulationConfig(Section):
     """
 
     name: Literal["pbt"] = Field("pbt", description="the method")
-    metric: str = Field(
-        metrics.ACCURACY, description="a metric of the glossary or target.metric, compared at equal rounds"
-    )
-    mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
+    metric: Compared = metrics.ACCURACY
+    mode: Mode = "max"
     every: int = Field(5, ge=1, description="rounds between exchanges; at an exchange all trials wait for each other")
     replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that adopt another trial's state")
     redraw: float = Field(0.25, ge=0, le=1, description="probability that a value is drawn anew")
@@ -177,13 +181,9 @@ class TuneConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _the_search_accepts_the_seed(self) -> Self:
+    def _one_way_to_choose(self) -> Self:
         if self.search is not None and self.seed >= 2**32:
             raise ValueError(f"tune.seed: got {self.seed}; accepted for a search: 0 to {2**32 - 1:,}; lower it")
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
         methods = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
         if self.population is not None and len(methods) > 1:
             raise ValueError(f"tune.population cannot be combined with tune.{methods[0]}; keep one of them")
@@ -264,28 +264,22 @@ class SweepFile(Section):
         """Return the names under which the trials log metrics of the user's own (`target.metric`)."""
         section, axis = self.experiment.get("target"), self.sweep.get("target.metric")
         values = [section.get("metric")] if isinstance(section, dict) else []
-        values += getattr(axis, axis.kind) if axis is not None else []
+        values += axis.values if axis is not None else []
         names = [short(value) for value in values if isinstance(value, str)]
         return [name for name in dict.fromkeys(names) if metrics.may_be_own(name)]
 
     @model_validator(mode="after")
-    def _a_search_draws(self) -> Self:
-        fixed = [key for key, axis in self.sweep.items() if not axis.drawn]
+    def _searches_and_populations_draw(self) -> Self:
+        drawn = "accepted: choice, uniform, loguniform, randint"
+        fixed = [f"sweep.{key} is a {axis.kind}" for key, axis in self.sweep.items() if not axis.drawn]
         if self.tune.search is not None and (fixed or not self.sweep):
-            reason = f"sweep.{fixed[0]} is a {self.sweep[fixed[0]].kind}" if fixed else "sweep is empty"
-            raise ValueError(f"tune.search: {reason}; accepted: choice, uniform, loguniform, randint; change the sweep")
-        return self
-
-    @model_validator(mode="after")
-    def _a_population_mutates(self) -> Self:
+            raise ValueError(f"tune.search: {[*fixed, 'sweep is empty'][0]}; {drawn}; change the sweep")
         if self.tune.population is None:
             return self
-        for key, axis in self.sweep.items():
-            if not axis.drawn:
-                raise ValueError(
-                    f"tune.population: sweep.{key} is a {axis.kind}; the trials of a population differ only in the "
-                    "settings that they mutate; accepted: choice, uniform, loguniform, randint"
-                )
+        if fixed:
+            why = "the trials of a population differ only in the settings that they mutate"
+            raise ValueError(f"tune.population: {fixed[0]}; {why}; {drawn}")
+        for key in self.sweep:
             if key not in MUTABLE:
                 raise ValueError(
                     f"tune.population: sweep.{key} cannot change between rounds; accepted: {', '.join(MUTABLE)}"

@@ -27,7 +27,7 @@ from hflray.seeding import stream
 from hflray.support.pinned import plain
 from hflray.support.references import parse, short, spoken, unplaced
 from hflray.support.text import one_line, shorten
-from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
+from hflray.sweep.sections import LONGEST_NAME, Axis, SweepFile
 from hflray.sweep.tasks import DEFAULT, find_task
 
 MOST_TRIALS = 10_000  # of a sweep; each is checked before the first one starts
@@ -78,25 +78,15 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     for text in overrides:
         key, value = split_override(text)
         if key.startswith("sweep."):
-            if tree.get("sweep") is None:
-                tree["sweep"] = {}
-            if not isinstance(tree["sweep"], dict):
-                raise ConfigError(f"sweep: got {shorten(tree['sweep'])}; accepted: a mapping of swept keys; correct it")
-            tree["sweep"][key.partition(".")[2]] = value
+            _section(tree, "sweep", "swept keys")[key.partition(".")[2]] = value
         elif key.split(".")[0] in SECTIONS:
             set_dotted(tree, key, value)
         else:
-            if tree.get("experiment") is None:
-                tree["experiment"] = {}
             axes = tree.get("sweep")
             if isinstance(axes, dict):
                 for name in _names_in(key, value):
                     axes.pop(name, None)
-            if not isinstance(tree["experiment"], dict):
-                raise ConfigError(
-                    f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
-                )
-            set_dotted(tree["experiment"], key, value)
+            set_dotted(_section(tree, "experiment", "settings"), key, value)
     tree = pin_sweep(tree)
     file = validate(SweepFile, tree)
     _refuse_twice(file)
@@ -128,6 +118,16 @@ def prolong(file: SweepFile, overrides: Sequence[str]) -> SweepFile:
     return file.model_copy(update={"experiment": {**file.experiment, "max_rounds": rounds}})
 
 
+def _section(tree: dict[str, Any], name: str, content: str) -> dict[str, Any]:
+    """Return a section of a sweep file's tree, which an empty one becomes. Raises ConfigError: it is no mapping."""
+    if tree.get(name) is None:
+        tree[name] = {}
+    if not isinstance(tree[name], dict):
+        raise ConfigError(f"{name}: got {shorten(tree[name])}; accepted: a mapping of {content}; correct it")
+    section: dict[str, Any] = tree[name]
+    return section
+
+
 def _names_in(key: str, value: Any) -> list[str]:
     """Return the dotted keys that a value sets: its own, and those of the settings in a mapping."""
     inner = value.items() if isinstance(value, dict) else ()
@@ -153,9 +153,8 @@ def _refuse_twice(file: SweepFile) -> None:
         section: Any = file.experiment
         for part in outer.split("."):
             section = section.get(part) if isinstance(section, dict) else None
-        values = getattr(axis, axis.kind)
         for key in flatten(section, f"{outer}.") if isinstance(section, dict) else ():
-            if any(isinstance(value, dict) and key not in _names_in(outer, value) for value in values):
+            if any(isinstance(value, dict) and key not in _names_in(outer, value) for value in axis.values):
                 raise ConfigError(
                     f"experiment: got {key} beside the axis sweep.{outer}, whose mappings take the place of the whole "
                     f"section, so that {key} has no effect; write it into each of them, or sweep single settings"
@@ -216,8 +215,12 @@ def expand(file: SweepFile, numbered: bool = False) -> list[Trial]:
                 draws = {k: axis.draw(stream(file.tune.seed, f"sweep/{k}", number)) for k, axis in drawn.items()}
                 trials.append(make_trial(file, {key: (point | draws)[key] for key in file.sweep}))
     if file.tune.population is not None:  # the values change between rounds, so that they are not part of the names
-        for trial in trials:
-            _check_population(file.tune.population, trial.config)
+        every, interval = file.tune.population.every, trials[0].config.checkpoint.every
+        if not interval or every % interval:  # no population changes this interval
+            raise ConfigError(
+                f"checkpoint.every: got {interval}; a population exchanges checkpoints every {every} rounds; "
+                "accepted: 1, or a divisor of tune.population.every"
+            )
         base = run_name(trials[0].config, {}, file.task)
         return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
     if _are_different(trials):
@@ -235,16 +238,6 @@ def _are_different(trials: Sequence[Trial]) -> bool:
     return len({trial.name for trial in trials}) == len(trials)
 
 
-def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
-    """Raise ConfigError unless every exchange of the population falls on a round with a checkpoint."""
-    interval = config.checkpoint.every
-    if not interval or population.every % interval:
-        raise ConfigError(
-            f"checkpoint.every: got {interval}; a population exchanges checkpoints every {population.every} rounds; "
-            "accepted: 1, or a divisor of tune.population.every"
-        )
-
-
 def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     """Return the trial with these swept values. Raises ConfigError: the message names the trial."""
     tree = deepcopy(file.experiment)
@@ -257,7 +250,8 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     except ConfigError as error:
         if not values:
             raise
-        point = ", ".join(f"{key}={_short(value)}" for key, value in values.items())
+        texts = {key: one_line(value) for key, value in values.items()}
+        point = ", ".join(f"{key}={text if len(text) <= 60 else f'{text[:60]}…'}" for key, text in texts.items())
         raise ConfigError(f"trial ({point}): {error}") from error
     return Trial(run_name(config, values, file.task), values, config)
 
@@ -282,14 +276,9 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAU
     return name
 
 
-def _short(value: Any) -> str:
-    text = one_line(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 def first_values(file: SweepFile) -> dict[str, Any]:
     """Return the first value of every axis; for a range this is its lower end."""
-    return {key: getattr(axis, axis.kind)[0] for key, axis in file.sweep.items()}
+    return {key: axis.values[0] for key, axis in file.sweep.items()}
 
 
 def smoke(file: SweepFile) -> SweepFile:

@@ -18,26 +18,7 @@ from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sin
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
 
 __all__ = [
-    "SINKS",
-    "Artifact",
-    "Ending",
-    "Files",
-    "FinalModel",
-    "History",
-    "Journal",
-    "LoggedRun",
-    "Place",
-    "Round",
-    "Run",
-    "RunTables",
-    "Sink",
-    "Tracker",
-    "default_uri",
-    "main",
-    "read_histories",
-    "read_journal",
-    "read_runs",
-    "sync",
-    "titles",
-    "try_sinks",
-]
+    "SINKS", "Artifact", "Ending", "Files", "FinalModel", "History", "Journal", "LoggedRun", "Place", "Round", "Run",
+    "RunTables", "Sink", "Tracker", "default_uri", "main", "read_histories", "read_journal", "read_runs", "sync",
+    "titles", "try_sinks",
+]  # fmt: skip

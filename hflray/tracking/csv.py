@@ -53,20 +53,17 @@ class CSVSink(Sink):
         if not path.exists():
             return -1
         _cut_torn_row(path)
+        journal = self._journal.rounds(run.key)
         try:
-            rows = {int(row.pop(ROUND)): _values(row) for row in _read(path)}
-            columns = next(
-                csv.reader(io.StringIO(read_bytes(path).decode(), newline="")), []
-            )  # empty if the machine went down before the disk had the file
+            reader = csv.DictReader(_lines(path))  # without columns if the machine went down before the disk had them
+            rows = {int(row.pop(ROUND)): _values(row) for row in reader}
+            last = max(rows, default=-1)
+            if journal and rows != {round.number: round.values for round in journal if round.number <= last}:
+                raise ValueError("it differs from the journal")
         except (ValueError, KeyError, TypeError, csv.Error):  # damaged
             path.unlink()
             return -1
-        last = max(rows, default=-1)
-        journal = self._journal.rounds(run.key)
-        if journal and rows != {round.number: round.values for round in journal if round.number <= last}:
-            path.unlink()
-            return -1
-        self._columns[run.key] = columns
+        self._columns[run.key] = list(reader.fieldnames or ())
         return last
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
@@ -76,7 +73,8 @@ class CSVSink(Sink):
         new = dict.fromkeys(name for row in rows for name in row if name not in columns)
         if new:
             wider = [*columns, *new]
-            _replace(path, wider, [*(_read(path) if columns else ()), *rows])
+            heading, earlier = dict(zip(wider, wider, strict=True)), csv.DictReader(_lines(path)) if columns else ()
+            write(path, _text(wider, [heading, *earlier, *rows]))
             self._columns[run.key] = wider
         else:
             append(path, _text(columns, rows).encode(), create=False)  # a file that was removed has no heading
@@ -107,14 +105,8 @@ def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     return text.getvalue()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")))
-
-
-def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write the file anew and move it into place atomically."""
-    heading = dict(zip(columns, columns, strict=True))
-    write(path, _text(columns, [heading, *rows]))
+def _lines(path: Path) -> io.StringIO:
+    return io.StringIO(read_bytes(path).decode(), newline="")
 
 
 def _cut_torn_row(path: Path) -> None:

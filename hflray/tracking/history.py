@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.metrics import ROUND_OBJECTIVE
-from hflray.support.reader import fit, parse_json, read_bytes, read_json, read_parquet
+from hflray.support.reader import fit, parse_json, read_bytes, read_parquet
 from hflray.support.text import one_line
 from hflray.tracking.addresses import refuse_elsewhere
 from hflray.tracking.journal import Journal, RunTables, ending_of, rounds_of, run_of
-from hflray.tracking.mlflow import client_of, quoted
+from hflray.tracking.mlflow import client_of, last_step, quoted
 from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
 
@@ -48,9 +47,8 @@ def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRu
     client, experiment_id, mlflow_runs = _runs_of(uri, experiment, sweep)
     runs = []
     for run in mlflow_runs:
-        first = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
-        rounds = max((m.step for name in first for m in client.get_metric_history(run.info.run_id, name)), default=0)
-        info, error, stopped = run.info, run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
+        info, rounds = run.info, last_step(client, run, 0)
+        error, stopped = run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
         runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), error, stopped))
     return experiment_id, runs
 
@@ -135,17 +133,15 @@ def _history(client: Any, run: Any) -> History:
     names = {artifact.path for artifact in client.list_artifacts(run_id)}
     with tempfile.TemporaryDirectory() as folder:
 
-        def fetch(name: str) -> Path:
-            return Path(client.download_artifacts(run_id, name, folder))
+        def fetched(name: str, empty: bytes = b"") -> bytes:
+            path = client.download_artifacts(run_id, name, folder) if name in names else None
+            return empty if path is None else read_bytes(Path(path))
 
-        def fetched(name: str) -> Any:
-            return read_parquet(read_bytes(fetch(name))).to_pandas()
-
-        config = read_bytes(fetch("config.yaml")).decode() if "config.yaml" in names else ""
-        environment = read_json(fetch("environment.json")) if "environment.json" in names else {}
+        config, environment = fetched("config.yaml").decode(), parse_json(fetched("environment.json", b"{}"))
         if "rounds.parquet" in names:
-            devices = fetched("devices.parquet") if "devices.parquet" in names else None
-            tables = RunTables(fetched("rounds.parquet"), devices)
+            files = ("rounds.parquet", "devices.parquet")
+            frames: list[Any] = [read_parquet(fetched(n)).to_pandas() if n in names else None for n in files]
+            tables = RunTables(*frames)
         else:
             rows: dict[int, dict[str, float]] = {}
             for name in run.data.metrics:

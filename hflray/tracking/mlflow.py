@@ -191,8 +191,7 @@ class MLflowSink(Sink):
             if runs[0].info.status == "FINISHED":  # this is set last, after all artifacts
                 self._ended.add(run.key)
             client.update_run(run_id, status="RUNNING")
-            first = sorted(runs[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
-            last = max((m.step for name in first for m in client.get_metric_history(run_id, name)), default=-1)
+            last = last_step(client, runs[0], -1)
         else:
             run_id = client.create_run(self.experiment_id, run_name=run.name, tags=dict(tags)).info.run_id
         if _lacks(client, run_id, "config.yaml", run.artifacts.get("config.yaml", "")):
@@ -202,7 +201,7 @@ class MLflowSink(Sink):
             for name in sorted(run.artifacts, reverse=True):  # config.yaml comes last and marks completion
                 client.log_text(run_id, run.artifacts[name], name)
         self.run_ids[run.key] = run_id
-        return int(last)
+        return last
 
     def has_all(self, run: Run) -> bool:
         """See `Sink.has_all`."""
@@ -235,6 +234,12 @@ class MLflowSink(Sink):
         self._client.set_terminated(run_id, ending.status)
 
 
+def last_step(client: Any, run: Any, default: int) -> int:
+    """Return the last step of a run of MLflow, or `default` if it has none."""
+    first = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+    return max((m.step for name in first for m in client.get_metric_history(run.info.run_id, name)), default=default)
+
+
 def _lacks(client: Any, run_id: str, name: str, text: str) -> bool:
     """Return whether MLflow lacks a text of a run, or has only its beginning, because a kill cut the file off."""
     stored = {artifact.path: artifact.file_size for artifact in client.list_artifacts(run_id)}
@@ -250,13 +255,7 @@ def _lacks(client: Any, run_id: str, name: str, text: str) -> bool:
 def _log_input(client: Any, run_id: str, dataset: Mapping[str, str]) -> None:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    entity = Dataset(
-        name=dataset["name"],
-        digest=dataset["digest"],
-        source_type="hflray",
-        source=dataset["source"],
-        profile=dataset["profile"],
-    )
+    entity = Dataset(source_type="hflray", **{key: dataset[key] for key in ("name", "digest", "source", "profile")})
     client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
 

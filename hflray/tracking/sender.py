@@ -181,7 +181,8 @@ class Sender:
                 self._warn_once(error)
                 with self._lock:  # what has arrived is asked of the tracker
                     self._sent = {key: _Sent(owed=s.owed, attempts=s.attempts) for key, s in self._sent.items()}
-                if self._closing and not self._retry_at_close():
+                self._attempts_at_close += self._closing
+                if self._attempts_at_close > CLOSE_WITHIN_S:
                     return
                 threading.Event().wait(min(RETRY_AFTER_S, 1.0) if self._closing else RETRY_AFTER_S)
                 self._wake.set()
@@ -219,10 +220,6 @@ class Sender:
     def _connect(self) -> None:
         self.sink.connect()
         self._connected, self._arrived_s = True, time.monotonic()
-
-    def _retry_at_close(self) -> bool:
-        self._attempts_at_close += 1
-        return self._attempts_at_close <= CLOSE_WITHIN_S
 
     def _warn_once(self, error: Exception) -> None:
         failure, place = disk_failure(error), _local_path(self.sink.where)

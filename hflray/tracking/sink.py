@@ -134,7 +134,7 @@ class Sink(Protocol):
         ...     def open(self, run):
         ...         return -1
         ...     def rounds(self, run, rounds):
-        ...         print(*(f"{run.name}: round {each.number}, {each.values}" for each in rounds))
+        ...         print(*(f"{run.name}: round {made.number}, {made.values}" for made in rounds))
         ...     def end(self, run, ending):
         ...         print(f"{run.name}: {ending.status}")
         >>> sink, run = Printed(), Run(key="0", name="trial 0")

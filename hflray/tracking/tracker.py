@@ -98,11 +98,8 @@ def try_sink(name: str) -> str | None:
         except Exception as error:  # a user's class may raise any type
             if isinstance(error, ConfigError):
                 return str(error)
-            return (
-                f"{sink.setting}: {named(sink)} fails ({references.reason(error)}); correct it"
-                if is_bug(sink, error)
-                else None
-            )
+            bug = f"{sink.setting}: {named(sink)} fails ({references.reason(error)}); correct it"
+            return bug if is_bug(sink, error) else None
     return None
 
 
@@ -373,9 +370,8 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         sources = references.from_json(sweep.get("references", ()))
         uri = of_folder(sweep["uri"], outside, uri)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
-        ) from error
+        message = f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
+        raise ConfigError(message) from error
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
     foreign = references.adopt_own(sources, outside)

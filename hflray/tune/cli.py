@@ -229,7 +229,7 @@ def command(
     if task.shown.averaged and folder.finished and not all(outcome.error for outcome in outcomes):
         _report_study(title, folder, console)
     else:
-        console.print(closing_table(title, outcomes, console.width, task.shown.table, folder.file.labels))
+        console.print(closing_table(title, outcomes, task.shown.table, folder.file.labels))
     _farewell(folder, outcomes, tracker, console)
 
 

@@ -53,7 +53,7 @@ def test_a_file_that_exists_is_left_alone(tmp_path, monkeypatch, capsys) -> None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("precious")
     assert run("new", "mine") == 2
-    assert capsys.readouterr().err == "error: NAME: mine.yaml exists; choose another name, or remove the file\n"
+    assert capsys.readouterr().err == "error: NAME: mine.yaml exists; choose another name, or remove it\n"
     assert (tmp_path / "mine.yaml").read_text() == "precious"
 
 

@@ -99,7 +99,7 @@ def saved(results: Path, name: str, finished: bool) -> Path:
 def test_what_has_ended_is_left_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tune = Tune()
     monkeypatch.setattr(command.subprocess, "run", tune)
-    monkeypatch.setattr(command, "_finished", lambda *_: {})
+    monkeypatch.setattr(command, "_read", lambda *_: {})
     saved(tmp_path, "tsdp", finished=True)
     path = saved(tmp_path, "tsdp_large", finished=False)
     text = invoked("tsdp", "--results", str(tmp_path), "--cpus", "1")
@@ -133,7 +133,7 @@ def test_what_was_run_here_is_judged_with_the_runs_that_an_exhibit_borrows(monke
         "hflray.report.runs.read_sweep",
         lambda results, name: sweep(name, [lent] if name == "fig3_fashion_scheduling" else []),
     )
-    read = command._finished(paper("zhang"), quick=False, results=Path("unused"))
+    read = command._read(list(paper("zhang").of_form(False).values()), Path("unused"), None)
     assert [(each.part, len(each.rounds)) for each in read["fig7_framework"].runs] == [("fig3_fashion_scheduling", 25)]
 
 

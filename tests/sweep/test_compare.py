@@ -23,7 +23,6 @@ from hflray.sweep.compare import (
     comparison_lines,
     comparison_url,
     open_charts,
-    short_names,
 )
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
@@ -80,23 +79,6 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
         *["–"] * 5,
     ]
     assert "to target" not in text
-
-
-def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
-    names = [f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 10)]
-    assert short_names(names, 36) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
-    assert short_names(names[:1], 9) == names[:1]
-    assert short_names(["a-b", "a-c"], 3) == ["a-b", "a-c"]
-    rates = [f"synthetic-H4-λ1-fedavg-geographic-s0-learning_rate={rate}" for rate in ("1e-05", "0.1")]
-    assert short_names(rates, 36) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
-    uneven = ["digits-H10-λ1-fedavg-local_search-s0", "digits-H10-λ1-fedavg-local_search-s0-a=1-b=2"]
-    assert short_names(uneven, 36) == ["…", "…-a=1-b=2"]
-    values = dict.fromkeys([name for name in COLUMNS if name not in ("r2", "token_accuracy")], 1326.24) | {
-        metrics.ACCURACY: 0.5
-    }
-    text = render([Outcome(name, 3, values, ended=True) for name in names])
-    assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:
