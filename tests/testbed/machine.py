@@ -81,8 +81,8 @@ def namespaces() -> list[str]:
     return [name for name in names if name.startswith(PREFIX)]
 
 
-def up(nodes: list[str], limited: list[str], links: list[tuple[str, str]]) -> None:
-    """Make the namespaces of nodes, the CPU groups of some, and the links, whose first end sends slowly (`set_rate`)."""
+def up(nodes: list[str], links: list[tuple[str, str]]) -> None:
+    """Make the namespaces and CPU groups of nodes, and the links, whose first end may send slowly (`set_rate`)."""
     for node in nodes:
         run("ip", "netns", "add", name_of(node))
         run("ip", "-n", name_of(node), "link", "set", "lo", "up")
@@ -97,7 +97,7 @@ def up(nodes: list[str], limited: list[str], links: list[tuple[str, str]]) -> No
             run(*here, "link", "set", ends[end], "up")
     (CPU / GROUP).mkdir()
     (CPU / GROUP / "cpu.shares").write_text(str(WEIGHT))
-    for node in limited:
+    for node in nodes:
         (CPU / GROUP / node).mkdir()
         (CPU / GROUP / node / "cpu.cfs_period_us").write_text(str(PERIOD_US))
 
@@ -127,14 +127,13 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def enter(node: str, limited: bool) -> None:
+def enter(node: str) -> None:
     """Move this process into a node's namespace and CPU group; it ends with its parent."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with Path("/run/netns", name_of(node)).open() as file:
         if LIBC.setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns to {name_of(node)}")
-    if limited:
-        (CPU / GROUP / node / "cgroup.procs").write_text(str(os.getpid()))
+    (CPU / GROUP / node / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def set_cores(node: str, cores: float) -> None:

@@ -63,14 +63,15 @@ class Testbed:
 
     def start(self) -> None:
         """Make namespaces, links and groups, and begin all processes."""
-        machine.up([*DEVICE_NAMES, *EDGE_NAMES, CLOUD], DEVICE_NAMES, LINKS)
+        machine.up([*DEVICE_NAMES, *EDGE_NAMES, CLOUD], LINKS)
         data = load_dataset("digits")
         ends = np.cumsum(fleet().samples).astype(int)
         shuffled = np.random.default_rng(0).permutation(len(data.y_train))
         images = data.x_train[shuffled].reshape(-1, *node.SHAPE).astype(np.float32) / 255
         labels = data.y_train[shuffled].astype(np.int64)
         of_link = {pair: machine.address(number, 1) for number, pair in enumerate(LINKS)}
-        self._begin(CLOUD, node.cloud, EDGES, (images[ends[-1] :], labels[ends[-1] :]))
+        tested = data.x_test.reshape(-1, *node.SHAPE).astype(np.float32) / 255, data.y_test.astype(np.int64)
+        self._begin(CLOUD, node.cloud, EDGES, tested)
         for m, name in enumerate(EDGE_NAMES):
             self._begin(name, node.edge, DEVICES, of_link[name, CLOUD], number=m)
         for n, name in enumerate(DEVICE_NAMES):
@@ -93,7 +94,7 @@ class Testbed:
         def begin() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            machine.enter(name, name in DEVICE_NAMES)
+            machine.enter(name)
             target(*numbers, control, *words)
 
         process = context.Process(target=begin, daemon=True)
