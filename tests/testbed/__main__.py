@@ -10,8 +10,8 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch; each device has a part of one core
 
-from hflray.errors import HflrayError  # noqa: E402
-from tests.testbed.plans import BRIEF, BRIEF_ROUNDS, LONG, LONG_ROUNDS  # noqa: E402
+from hflray.errors import HflrayError
+from tests.testbed.plans import BRIEF, BRIEF_ROUNDS, LONG, LONG_ROUNDS
 
 
 def main() -> int:

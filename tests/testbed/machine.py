@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -151,3 +152,12 @@ def busy_s() -> float:
     """Return the seconds that all cores together have computed since the machine's start."""
     user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_name() -> str:
+    """Return what the CPU calls itself, with its family and model."""
+    text = Path("/proc/cpuinfo").read_text()
+    names = ("model name", "cpu family", "model")
+    values = [re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE) for name in names]
+    name, family, model = (value[1] if value else "unknown" for value in values)
+    return f"{name} (family {family}, model {model})"

@@ -221,4 +221,3 @@ def cloud(control: Connection, children: int, data: Data) -> None:
             round_s = time.monotonic() - begin_s
             trainer.load(vector)
             control.send({"begin_s": begin_s, "round_s": round_s, "accuracy": trainer.accuracy()})
-

@@ -29,6 +29,7 @@ ORDER_SEED = 1
 COLUMNS = (
     "device", "round", "samples", "steps", "train_s", "bytes", "send_s", "edge", "batch", "config", "kind", "turn",
     "iteration", "local_iterations", "cores", "mbps", "cpu_s", "begin_s", "round_s", "accuracy", "load", "busy_cores",
+    "cpu", "at",
 )  # fmt: skip
 
 
@@ -166,7 +167,9 @@ class Testbed:
                 "steps": epochs * steps, "batch": setting.batch_size, "cores": made.cores[h],
                 "mbps": made.rate_bps[h] / 1e6,
             }  # fmt: skip
-            rows += [common | settings | {"iteration": i + 1} | row for i, row in enumerate(self.reply(settings["device"]))]
+            rows += [
+                common | settings | {"iteration": i + 1} | row for i, row in enumerate(self.reply(settings["device"]))
+            ]
         for m, of_devices in weights.items():
             settings = {"device": EDGE_NAMES[m], "edge": CLOUD, "samples": 0, "steps": EDGE_ITERATIONS,
                         "batch": len(of_devices), "mbps": cloud_rate_bps()[m] / 1e6}  # fmt: skip
@@ -195,10 +198,14 @@ def play(rounds: dict[Setting, int]) -> pd.DataFrame:
             for number, played in enumerate(plays, 1):
                 rows += testbed.play(number, played)
                 left_s = (time.monotonic() - first_s) / number * (len(plays) - number)
-                print(f"round {number} of {len(plays)}: configuration {played.plan.setting.name}, "
-                      f"{rows[-1]['round_s']:.2f} s, accuracy {rows[-1]['accuracy']:.3f}, load "
-                      f"{rows[-1]['load']:.1f}; about {left_s / 60:.1f} min left", file=sys.stderr, flush=True)  # fmt: skip
+                last = rows[-1]
+                print(
+                    f"round {number} of {len(plays)}: configuration {last['config']}, {last['round_s']:.2f} s, accuracy "
+                    f"{last['accuracy']:.3f}, load {last['load']:.1f}; about {left_s / 60:.1f} min left",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
         finally:
             testbed.stop()
         print(f"{len(plays)} rounds in {(time.monotonic() - begin_s) / 60:.1f} min", file=sys.stderr)
-    return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+    log = pd.DataFrame(rows).assign(cpu=machine.cpu_name(), at=time.strftime("%d %B %Y, %H:%M"))
+    return log.reindex(columns=list(COLUMNS))
