@@ -27,8 +27,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = dict.fromkeys(LONG, LONG_ROUNDS) | dict.fromkeys(BRIEF, BRIEF_ROUNDS)
     try:
-        if not words.out.parent.is_dir():
-            raise HflrayError(f"--out: got {words.out}, whose folder does not exist; make it")
+        if words.out.is_dir() or not words.out.parent.is_dir():
+            raise HflrayError(
+                f"--out: got {words.out}; accepted: the path of a file in a folder that exists; correct it"
+            )
         from tests.testbed.play import play
 
         log = play(dict.fromkeys((LONG[0], LONG[1], LONG[4]), 1) if words.short else rounds)

@@ -26,7 +26,8 @@ CPU = Path("/sys/fs/cgroup/cpu")
 GROUP = "hflray-testbed"
 LOCK = Path("/run/hflray-testbed.lock")
 PERIOD_US = 10_000
-WEIGHT = 100_000  # `cpu.shares` of all devices together; a process of another user has 1,024
+CORES = 2  # which the devices' quotas do not fill
+WEIGHT = 262_144  # `cpu.shares` of all nodes together; a process outside has 1,024
 BURST, QUEUE = "4kb", "400ms"  # of `tbf`
 FULL_FRAME = 1514  # bytes; with larger segments the bucket sees bursts of 64 kB
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
@@ -37,6 +38,8 @@ def check() -> None:
     """Raise ConfigError, in one line, if this machine cannot carry a testbed."""
     if os.geteuid() != 0:
         raise ConfigError("testbed: got a user without root, who may make no network namespaces; run it as root")
+    if (cores := len(os.sched_getaffinity(0))) < CORES:
+        raise ConfigError(f"testbed: got {cores} core; accepted: at least {CORES}; run it on a larger machine")
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise ConfigError(f"testbed: got no command {tool}; accepted: that of iproute2; install it")
@@ -62,7 +65,8 @@ def run(*words: object) -> str:
     """Run a command and return its output. Raises ConfigError: it failed."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError(f"testbed: {' '.join(map(str, words))} failed: {(done.stderr or done.stdout).strip()}")
+        said = " ".join((done.stderr or done.stdout).split())
+        raise ConfigError(f"testbed: {' '.join(map(str, words))} failed: {said or 'it said nothing'}")
     return done.stdout
 
 

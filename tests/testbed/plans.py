@@ -64,7 +64,7 @@ BRIEF = (
     Setting("O", ALLOCATION, 8, "best_gain", 20, 5, "equal"),
 )
 SETTINGS = (*LONG, *BRIEF)
-LONG_ROUNDS, BRIEF_ROUNDS = 20, 5
+LONG_ROUNDS, BRIEF_ROUNDS = 20, 8
 
 
 @dataclass(frozen=True, eq=False)

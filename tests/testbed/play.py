@@ -20,7 +20,7 @@ from hflray.errors import HflrayError
 from tests.testbed import machine, node
 from tests.testbed.plans import DEVICES, EDGE_ITERATIONS, EDGES, Plan, Setting, cloud_rate_bps, fleet, plan, reference
 
-CLOUD, PROBE = "cloud", "probe"
+CLOUD, PROBE, NOWHERE = "cloud", "probe", "none"
 DEVICE_NAMES = [f"device{n}" for n in range(DEVICES)]
 EDGE_NAMES = [f"edge{m}" for m in range(EDGES)]
 LINKS = [*((name, above) for name in DEVICE_NAMES for above in EDGE_NAMES), *((name, CLOUD) for name in EDGE_NAMES)]
@@ -129,7 +129,7 @@ class Testbed:
         cores, batch = reference()[0], node.PROBE_BATCH
         return [
             {"device": name, "round": 0, "samples": batch, "steps": 1, "batch": batch, "config": PROBE, "kind": PROBE,
-             "turn": turn + 1, "cores": cores[n], **row}
+             "turn": turn + 1, "edge": NOWHERE, "cores": cores[n], **row}
             for n, name in enumerate(DEVICE_NAMES) for turn, row in enumerate(self.reply(name))
         ]  # fmt: skip
 
@@ -200,8 +200,8 @@ def play(rounds: dict[Setting, int]) -> pd.DataFrame:
                 left_s = (time.monotonic() - first_s) / number * (len(plays) - number)
                 last = rows[-1]
                 print(
-                    f"round {number} of {len(plays)}: configuration {last['config']}, {last['round_s']:.2f} s, accuracy "
-                    f"{last['accuracy']:.3f}, load {last['load']:.1f}; about {left_s / 60:.1f} min left",
+                    f"round {number} of {len(plays)}, configuration {last['config']}: {last['round_s']:.2f} s, "
+                    f"accuracy {last['accuracy']:.3f}, load {last['load']:.1f}; about {left_s / 60:.1f} min left",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
         finally:

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from hflray import Workload, allocate_round, build_fleet, round_cost
 from hflray.calibration.log import NEEDED, read_log
-from hflray.calibration.output import calibrate, save
+from hflray.calibration.output import Calibration, calibrate, save
 from hflray.config import load_config
 from hflray.cost import LocalSteps, RoundCost
 from hflray.report.figures import MARKERS, STYLE
@@ -87,29 +87,33 @@ class Row:
     single: FloatArray
 
 
-def calibrated(frame: pd.DataFrame, folder: Path) -> Tables:
-    """Return the tables that `hflray calibrate` makes of the rounds for fitting."""
+def calibrated(frame: pd.DataFrame, folder: Path) -> tuple[Tables, Calibration]:
+    """Return the tables that `hflray calibrate` makes of the rounds for fitting, and its answer on devices.
+
+    The logs and all that it writes are put into the folder.
+    """
     rows = frame[(frame["kind"] == FITTED) & (frame["turn"] <= FIT_TURNS)]
-    parts = {}
+    answers = {}
     for name, chosen in (("devices", rows["edge"] != CLOUD), ("hops", rows["edge"] == CLOUD)):
         place = folder / f"{name}.csv"
         rows[chosen].to_csv(place, columns=[*NEEDED, "edge", "batch"], index=False)
-        save(calibrate(read_log(place, {}), WATTS), folder / name, place.name)
-        parts[name] = folder / name
-    devices, edges, links = (pd.read_csv(parts["devices"] / f"{name}.csv") for name in ("devices", "edges", "links"))
-    hops = pd.read_csv(parts["hops"] / "links.csv").set_index("device")["mbps"]
+        answers[name] = calibrate(read_log(place, {}), WATTS)
+        save(answers[name], folder / name, place.name)
+    devices, edges, links = (pd.read_csv(folder / "devices" / f"{name}.csv") for name in ("devices", "edges", "links"))
+    hops = pd.read_csv(folder / "hops" / "links.csv").set_index("device")["mbps"]
     edges["cloud_mbps"] = hops[edges["edge"]].to_numpy()
     turns = rows[rows["edge"] != CLOUD]
-    return Tables(devices, edges, links, turns.groupby("device")["cores"].first(),
-                  turns.groupby(["device", "edge"])["mbps"].first())  # fmt: skip
+    cores, mbps = turns.groupby("device")["cores"].first(), turns.groupby(["device", "edge"])["mbps"].first()
+    return Tables(devices, edges, links, cores, mbps), answers["devices"]
 
 
 def naive(frame: pd.DataFrame, base: Tables, one_step: bool) -> Tables:
     """Return tables with constant seconds per sample, of one step or of the first turn, and the planned rates."""
-    rows = frame[frame["kind"] == PROBE] if one_step else frame[frame["local_iterations"].notna()]
-    first = (
-        rows[rows["edge"] != CLOUD].sort_values("round", kind="stable").drop_duplicates("device").set_index("device")
-    )
+    of_device = frame[
+        (frame["kind"] == PROBE) if one_step else frame["local_iterations"].notna() & (frame["edge"] != CLOUD)
+    ]
+    first = of_device[of_device["round"] == of_device.groupby("device")["round"].transform("min")]
+    first = first[one_step | (first["iteration"] == 1)].groupby("device")[["train_s", "cores", "samples"]].median()
     devices, edges, links = base.devices.copy(), base.edges.copy(), base.links.copy()
     own = first.loc[devices["device"]]
     devices["seconds_per_sample"] = (own["train_s"] * own["cores"] / own["samples"]).to_numpy()
@@ -152,15 +156,23 @@ def bill(tables: Tables, rows: pd.DataFrame, folder: Path) -> tuple[list[str], R
     return names, round_cost(fleet, work, chosen, edges, allocate_round(fleet, work, chosen, edges))
 
 
-def compared(frame: pd.DataFrame) -> list[Row]:
-    """Return all configurations, each with its held-out rounds."""
+class Comparison(NamedTuple):
+    """All configurations with their held-out rounds, the tables of `USERS`, and the answer of `hflray calibrate`."""
+
+    rows: list[Row]
+    users: dict[str, Tables]
+    answer: Calibration
+
+
+def compared(frame: pd.DataFrame, folder: Path | None = None) -> Comparison:
+    """Compare a log with what is predicted; what `hflray calibrate` reads and writes is kept in a folder, if any."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        base = calibrated(frame, folder)
+        base, answer = calibrated(frame, folder or Path(scratch))
         users = dict(zip(USERS, (base, naive(frame, base, False), naive(frame, base, True)), strict=True))
         played = frame[frame["local_iterations"].notna()]
         held_out = played[(played["kind"] != FITTED) | (played["turn"] > FIT_TURNS)]
-        return [_row(rows, users, folder) for _, rows in held_out.groupby("config")]
+        rows = [_row(rows, users, Path(scratch)) for _, rows in held_out.groupby("config")]
+        return Comparison(rows, users, answer)
 
 
 def _row(rows: pd.DataFrame, users: dict[str, Tables], folder: Path) -> Row:
@@ -263,7 +275,7 @@ def configurations_block(rows: list[Row]) -> str:
             row.config, KINDS[row.kind], str(row.num_scheduled), str(row.batch), str(row.local_iterations),
             f"{row.round_s:.2f}", *(f"{row.error[user]:+.1%}" for user in USERS),
             *(f"{np.median(np.abs(part)):.1%}" for part in (row.compute, row.upload)),
-            f"{1e3 * row.waiting_s:.0f}", f"{1e3 * row.between_s:.0f}",
+            str(round(1e3 * row.waiting_s)), str(round(1e3 * row.between_s)),
         ]
         for row in rows
     ]  # fmt: skip
@@ -288,6 +300,30 @@ def conditions_block(frame: pd.DataFrame) -> str:
     )
 
 
+def constants_block(users: dict[str, Tables]) -> str:
+    """Return the constants of all users beside each other."""
+    tables = [tables.devices.set_index("device") for tables in users.values()]
+    cells = [
+        [
+            name, f"{users[USERS[0]].cores[name]:.3f}",
+            *(f"{1e3 * table.loc[name, 'seconds_per_sample']:.3f}" for table in reversed(tables)),
+            *(f"{1e3 * tables[0].loc[name, column]:.1f}" for column in ("step_s", "fixed_s")),
+        ]
+        for name in tables[0].index
+    ]  # fmt: skip
+    head = "|share of a core|ms a sample: one step|one turn|calibrated|ms a step|ms a turn"
+    return _table(head, cells)
+
+
+def verdicts_block(answer: Calibration) -> str:
+    """Return what `hflray calibrate` itself says about the log of the fit."""
+    cells = [
+        [verdict.kind, verdict.quantity, verdict.answer, f"{verdict.median_error:.1%}", f"{verdict.rank:.2f}"]
+        for verdict in answer.verdicts
+    ]
+    return _table("held out by hflray calibrate|of|answer|median error of rows|rank", cells)
+
+
 def draw(rows: list[Row]) -> Figure:
     """Draw predicted against measured seconds of rounds."""
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
@@ -310,11 +346,12 @@ def draw(rows: list[Row]) -> Figure:
     return figure
 
 
-def renewed(text: str, frame: pd.DataFrame, rows: list[Row]) -> str:
+def renewed(text: str, frame: pd.DataFrame, made: Comparison) -> str:
     """Return the page with the blocks that the log gives."""
     blocks = {
-        "conditions": partial(conditions_block, frame), "summary": partial(summary_block, rows),
-        "configurations": partial(configurations_block, rows),
+        "conditions": partial(conditions_block, frame), "summary": partial(summary_block, made.rows),
+        "configurations": partial(configurations_block, made.rows), "constants": partial(constants_block, made.users),
+        "verdicts": partial(verdicts_block, made.answer),
     }  # fmt: skip
     return BLOCK.sub(lambda part: f"{part[1]}\n{blocks[part[2]]()}\n{part[3]}", text)
 
@@ -326,18 +363,23 @@ def read(path: Path) -> pd.DataFrame:
 
 def main() -> int:
     """Write the page's blocks and the picture."""
-    parser = argparse.ArgumentParser(prog="python -m tests.testbed.reality", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("log", type=Path, nargs="?", default=LOG, help="the log of python -m tests.testbed")
-    parser.add_argument("--dry-run", action="store_true", help="print the tables, and write nothing")
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.reality", description=(
+        "Compare hflray with the log of a testbed, and write the tables and the picture of docs/results/reality.md."
+    ))  # fmt: skip
+    parser.add_argument("log", type=Path, nargs="?", default=LOG, help="what python -m tests.testbed has written")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="a new folder for what hflray calibrate gets and writes"
+    )
     words = parser.parse_args()
+    if not words.log.is_file():
+        parser.error(f"log: got {words.log}, which is no file; make it by python -m tests.testbed -o {words.log}")
+    if words.keep:
+        words.keep.mkdir(parents=True)
     frame = read(words.log)
-    rows = compared(frame)
-    if words.dry_run:
-        print(conditions_block(frame), summary_block(rows), configurations_block(rows), sep="\n")
-        return 0
-    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), frame, rows), encoding="utf-8")
+    made = compared(frame, words.keep)
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), frame, made), encoding="utf-8")
     with rc_context(STYLE):
-        draw(rows).savefig(PICTURE, metadata={"Date": None})
+        draw(made.rows).savefig(PICTURE, metadata={"Date": None})
     print(f"{PAGE.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}")
     return 0
 
