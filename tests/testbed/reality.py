@@ -279,9 +279,18 @@ def configurations_block(rows: list[Row]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    head = ("|held out as|H|batch|L|round, s|error|naive, one turn|naive, one step|computing|uploading|waiting, ms"
-            "|between, ms")  # fmt: skip
-    return _table(head, cells)
+    head = (
+        "|held out as|H|batch|L|round, s|error|naive, one turn|naive, one step|computing|uploading|waiting, ms"
+        "|between, ms"
+    )
+    unseen = groups(rows)[UNSEEN]
+    between = -np.mean([row.between_s / row.round_s for row in unseen])
+    waiting = -np.mean([row.waiting_s / row.round_s for row in unseen])
+    mean = float(np.mean([row.error[USERS[0]] for row in unseen]))
+    return (
+        f"{_table(head, cells)}\nThe mean error of unseen configurations is {mean:+.1%}: {between:+.1%} by what lies "
+        f"between turns, {waiting:+.1%} by waiting, and {mean - between - waiting:+.1%} by the turns themselves.\n"
+    )
 
 
 def conditions_block(frame: pd.DataFrame) -> str:
@@ -327,7 +336,7 @@ def verdicts_block(answer: Calibration) -> str:
 def draw(rows: list[Row]) -> Figure:
     """Draw predicted against measured seconds of rounds."""
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-    panels = figure.subplots(1, 2, width_ratios=(1, 1))
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
     ends = (0.9 * min(row.round_s for row in rows), 1.1 * max(row.round_s for row in rows))
     for axes, users in zip(panels, (USERS[:1], USERS[1:]), strict=True):
         axes.plot(ends, ends, color="0.6", linewidth=0.8)
