@@ -180,6 +180,7 @@ class Testbed:
         """End all processes, and remove what was made."""
         for process in self.processes.values():
             process.kill()
+        for process in self.processes.values():
             process.join()
         machine.down()
 
