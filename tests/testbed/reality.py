@@ -96,7 +96,7 @@ def calibrated(frame: pd.DataFrame, folder: Path) -> tuple[Tables, Calibration]:
     rows = frame[(frame["kind"] == FITTED) & (frame["turn"] <= FIT_TURNS)]
     answers = {}
     for name, chosen in (("devices", rows["edge"] != CLOUD), ("hops", rows["edge"] == CLOUD)):
-        place = folder / f"{name}.csv"
+        place = folder / f"log_of_{name}.csv"
         rows[chosen].to_csv(place, columns=[*NEEDED, "edge", "batch"], index=False)
         answers[name] = calibrate(read_log(place, {}), WATTS)
         save(answers[name], folder / name, place.name)

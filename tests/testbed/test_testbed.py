@@ -40,9 +40,9 @@ needs_root = pytest.mark.skipif(not can_play(), reason="needs root, iproute2 and
 
 @pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a test use other names than a testbed that may run on this machine."""
-    monkeypatch.setattr(machine, "PREFIX", "hflray-tt-")
-    monkeypatch.setattr(machine, "GROUP", "hflray-test")
+    """Let a test use other names than a testbed or another test that may run on this machine."""
+    monkeypatch.setattr(machine, "PREFIX", f"hflray-tt{os.getpid()}-")
+    monkeypatch.setattr(machine, "GROUP", f"hflray-test{os.getpid()}")
     yield
     machine.down()
 
@@ -75,17 +75,27 @@ def test_a_second_testbed_is_refused(monkeypatch, tmp_path) -> None:
 @needs_root
 @pytest.mark.usefixtures("own_names")
 def test_what_a_killed_testbed_left_is_removed_and_nothing_else() -> None:
-    before = machine.run("ip", "netns", "list"), machine.run("ip", "link"), sorted(machine.CPU.iterdir())
-    machine.up(["device0", "edge0"], [("device0", "edge0")])
-    machine.set_rate("device0", 0, 1e6)
-    machine.set_cores("device0", 0.1)
-    assert machine.run("ip", "link") == before[1]
-    sleeper = subprocess.Popen(["sleep", "60"])
-    (machine.CPU / machine.GROUP / "device0" / "cgroup.procs").write_text(str(sleeper.pid))
-    assert sorted(machine.namespaces()) == ["hflray-tt-device0", "hflray-tt-edge0"]
-    machine.down()
-    assert sleeper.wait(5) == -signal.SIGKILL
-    assert (machine.run("ip", "netns", "list"), machine.run("ip", "link"), sorted(machine.CPU.iterdir())) == before
+    other = f"hflray-other{os.getpid()}"
+    group = machine.CPU / other
+    machine.run("ip", "netns", "add", other)
+    group.mkdir()
+    try:
+        machine.up(["device0", "edge0"], [("device0", "edge0")])
+        machine.set_rate("device0", 0, 1e6)
+        machine.set_cores("device0", 0.1)
+        assert sorted(machine.namespaces()) == [machine.name_of("device0"), machine.name_of("edge0")]
+        assert "1Mbit" in machine.run("tc", "-n", machine.name_of("device0"), "qdisc")
+        sleeper = subprocess.Popen(["sleep", "60"])
+        (machine.CPU / machine.GROUP / "device0" / "cgroup.procs").write_text(str(sleeper.pid))
+        machine.down()
+        assert sleeper.wait(5) == -signal.SIGKILL
+        assert machine.namespaces() == []
+        assert not (machine.CPU / machine.GROUP).exists()
+        assert other in machine.run("ip", "netns", "list").split()
+        assert group.exists()
+    finally:
+        machine.run("ip", "netns", "del", other)
+        group.rmdir()
 
 
 @needs_root
