@@ -1,0 +1,199 @@
+"""tests.testbed: what it refuses, what a killed one leaves behind, its plans, and the numbers of its page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hflray.calibration.log import read_log
+from hflray.errors import ConfigError
+from tests.conftest import says
+from tests.testbed import __main__ as command
+from tests.testbed import machine, play, reality
+from tests.testbed.plans import BRIEF, CORES, EDGES, FITTED, LONG, MODEL_BYTES, SETTINGS, cloud_rate_bps, fleet, plan
+
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+
+
+def can_play() -> bool:
+    """Return whether this machine carries a testbed."""
+    try:
+        machine.check()
+    except ConfigError:
+        return False
+    return True
+
+
+needs_root = pytest.mark.skipif(not can_play(), reason="needs root, iproute2 and the cpu controller of cgroup v1")
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a test use other names than a testbed or another test that may run on this machine."""
+    monkeypatch.setattr(machine, "PREFIX", f"hflray-tt{os.getpid()}-")
+    monkeypatch.setattr(machine, "GROUP", f"hflray-test{os.getpid()}")
+    yield
+    machine.down()
+
+
+def test_a_machine_that_cannot_is_refused_in_one_line(monkeypatch, capsys, tmp_path) -> None:
+    def refused() -> str:
+        monkeypatch.setattr(sys, "argv", ["testbed", "--short", "-o", str(tmp_path / "log.csv")])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        assert command.main() == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert says(refused(), "root")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else tool)
+    assert says(refused(), "no command tc", "iproute2")
+    monkeypatch.setattr(shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(machine, "CPU", tmp_path)
+    assert says(refused(), "cgroup v1", str(tmp_path), "mount")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_testbed_is_refused(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(machine, "LOCK", tmp_path / "lock")
+    with machine.only_one(), pytest.raises(ConfigError, match="another one runs"), machine.only_one():
+        pass
+
+
+@needs_root
+@pytest.mark.usefixtures("own_names")
+def test_what_a_killed_testbed_left_is_removed_and_nothing_else() -> None:
+    other = f"hflray-other{os.getpid()}"
+    group = machine.CPU / other
+    machine.run("ip", "netns", "add", other)
+    group.mkdir()
+    try:
+        machine.up(["device0", "edge0"], [("device0", "edge0")])
+        machine.set_rate("device0", 0, 1e6)
+        machine.set_cores("device0", 0.1)
+        assert sorted(machine.namespaces()) == [machine.name_of("device0"), machine.name_of("edge0")]
+        assert "1Mbit" in machine.run("tc", "-n", machine.name_of("device0"), "qdisc")
+        sleeper = subprocess.Popen(["sleep", "60"])
+        (machine.CPU / machine.GROUP / "device0" / "cgroup.procs").write_text(str(sleeper.pid))
+        machine.down()
+        assert sleeper.wait(5) == -signal.SIGKILL
+        assert machine.namespaces() == []
+        assert not (machine.CPU / machine.GROUP).exists()
+        assert other in machine.run("ip", "netns", "list").split()
+        assert group.exists()
+    finally:
+        machine.run("ip", "netns", "del", other)
+        group.rmdir()
+
+
+@needs_root
+@pytest.mark.slow
+def test_a_killed_testbed_leaves_no_process_and_the_next_one_plays(tmp_path) -> None:
+    words = [sys.executable, "-m", "tests.testbed", "--short", "-o", str(tmp_path / "log.csv")]
+    killed = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert killed.stderr is not None
+    assert "round 1 of 3" in killed.stderr.readline()
+    groups = (machine.CPU / machine.GROUP).glob("*/cgroup.procs")
+    left = [int(pid) for group in groups for pid in group.read_text().split()]
+    assert len(left) == 11
+    killed.kill()
+    killed.wait()
+    end_s = time.monotonic() + 30
+    while any(Path("/proc", str(pid)).exists() for pid in left) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    assert [pid for pid in left if Path("/proc", str(pid)).exists()] == []
+    assert len(machine.namespaces()) == 11
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert says(done.stderr, "round 3 of 3")
+    assert machine.namespaces() == []
+    assert not (machine.CPU / machine.GROUP).exists()
+    read_log(tmp_path / "log.csv", {})
+    log = pd.read_csv(tmp_path / "log.csv")
+    turns = log[log["local_iterations"].notna()]
+    assert sorted(turns["config"].unique()) == ["A", "B", "E"]
+    assert turns["accuracy"].max() > 0.7  # the models are trained, sent and combined
+    assert (turns["round_s"] > turns["train_s"] + turns["send_s"]).all()
+    turns = turns[turns["edge"] != play.CLOUD]
+    assert turns["send_s"].to_numpy() == pytest.approx(8e-6 * MODEL_BYTES / turns["mbps"] * 1.038, rel=0.2)
+
+
+def test_plans_keep_to_the_cores_and_the_fitted_ones_use_every_link() -> None:
+    plans = [plan(setting) for setting in SETTINGS]
+    assert all(made.cores.sum() <= CORES * (1 + 1e-9) for made in plans)
+    fitted = [made for made in plans if made.setting.kind == FITTED]
+    links = {pair for made in fitted for pair in zip(made.devices.tolist(), made.edges.tolist(), strict=True)}
+    assert len(links) == fleet().num_devices * EDGES
+    work = [(made.setting.batch_size, made.setting.local_iterations, n) for made in fitted for n in made.devices]
+    assert all(len({(b, e) for b, e, n in work if n == device}) >= 3 for device in range(fleet().num_devices))
+
+
+def test_rounds_of_a_configuration_are_spread_over_time() -> None:
+    order = play.order(dict.fromkeys(LONG, 20) | dict.fromkeys(BRIEF, 5))
+    for setting in SETTINGS:
+        places = np.array([place for place, played in enumerate(order) if played.plan.setting == setting]) / len(order)
+        halves = len(places[places < 0.5]), len(places[places >= 0.5])
+        assert abs(halves[0] - halves[1]) <= 3
+        assert [played.turn for played in order if played.plan.setting == setting] == list(range(1, len(places) + 1))
+
+
+def made_log(fixed_cpu_s: float, step_cpu_s: float, sample_cpu_s: float, between_s: float) -> pd.DataFrame:
+    """Return the log of a testbed without noise, whose turns take these CPU seconds."""
+    rows = [
+        {"device": name, "round": 0, "samples": 20, "steps": 1, "batch": 20, "kind": play.PROBE, "turn": 1,
+         "cores": cores, "train_s": 0.004}
+        for name, cores in zip(play.DEVICE_NAMES, play.reference()[0], strict=True)
+    ]  # fmt: skip
+    for number, (made, turn) in enumerate(play.order(dict.fromkeys(SETTINGS, 16)), 1):
+        samples, setting = fleet().samples[made.devices].astype(int), made.setting
+        steps = setting.local_iterations * -(-samples // setting.batch_size)
+        processed = setting.local_iterations * samples
+        train_s = (fixed_cpu_s + step_cpu_s * steps + sample_cpu_s * processed) / made.cores
+        send_s, hop_s = 8.3 * MODEL_BYTES / made.rate_bps, 8.3 * MODEL_BYTES / cloud_rate_bps()
+        edge_s = [2 * (train_s + send_s)[made.edges == m].max(initial=0) + hop_s[m] for m in range(EDGES)]
+        common = {"round": number, "config": setting.name, "kind": setting.kind, "turn": turn, "bytes": MODEL_BYTES,
+                  "local_iterations": setting.local_iterations, "round_s": max(edge_s) + between_s}  # fmt: skip
+        for h, (n, m) in enumerate(zip(made.devices, made.edges, strict=True)):
+            row = common | {"device": f"device{n}", "edge": f"edge{m}", "batch": setting.batch_size,
+                            "samples": processed[h], "steps": steps[h], "cores": made.cores[h], "send_s": send_s[h],
+                            "mbps": made.rate_bps[h] / 1e6, "train_s": train_s[h]}  # fmt: skip
+            rows += [row | {"iteration": 1}, row | {"iteration": 2}]
+        rows += [common | {"device": f"edge{m}", "edge": play.CLOUD, "samples": 0, "steps": 2, "batch": 4,
+                           "mbps": cloud_rate_bps()[m] / 1e6, "train_s": 1e-3, "send_s": hop_s[m]}
+                 for m in set(made.edges.tolist())]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_a_testbed_without_noise_is_predicted_but_for_what_no_constant_says() -> None:
+    rows = reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.25)).rows
+    assert len(rows) == len(SETTINGS)
+    for row in rows:
+        assert row.round_s * (1 + row.error["calibrated"]) + row.between_s == pytest.approx(row.round_s, rel=1e-3)
+        assert (row.between_s, row.waiting_s) == pytest.approx((0.25, 0), abs=1e-6)
+        assert np.abs([*row.compute, *row.upload]).max() < 1e-3
+    result = reality.summary([row for row in rows if row.kind != FITTED])
+    assert (result.count, result.median > 0.05, result.rank > 0.95) == (11, True, True)
+    assert not reality.meets_goal(result)
+    near = reality.summary(reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.01)).rows)
+    assert reality.meets_goal(near)
+    assert reality.summary(rows, "naive, one step").median > 0.2
+
+
+def test_the_page_has_the_numbers_of_the_log() -> None:
+    text, frame = reality.PAGE.read_text(encoding="utf-8"), reality.read(reality.LOG)
+    again = reality.renewed(text, frame, reality.compared(frame))
+    assert NUMBER.sub("", again) == NUMBER.sub("", text)
+    numbers = [[float(number) for number in NUMBER.findall(page)] for page in (again, text)]
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.11)
+    assert reality.LOG.stat().st_size < 300_000
