@@ -62,5 +62,4 @@ def test_the_page_keeps_its_text_and_gets_the_outcomes(tmp_path: Path) -> None:
     command.write(path, command.page([(case(0, 1), ended)], [], 0))
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# What the command accepts")
-    assert "| `fleet.num_edges` | 1 |" in text
     assert "| all | 1 | 0 | 1 | 0 | 0.5 |" in text
