@@ -77,8 +77,8 @@ def verdicts(shown: Exhibit, sweep: SweepRecord, brief: bool = False) -> TextTab
     """Return one row per claim of the exhibit: our numbers with 95 % intervals, their count, p and the answer.
 
     Runs of another split of the data than the plan's are judged by themselves, below, and never pooled. Their rows name
-    the split. With `brief`, an effect stands without the means of its sides and the mean curves, and no note names
-    unused runs.
+    the split. With `brief`, an effect stands without the means of its sides, the mean curves and a name that all
+    comparisons share, and no note names unused runs.
     """
     assert shown.plan is not None
     by_split: dict[str, list[RunRecord]] = {}
@@ -124,7 +124,7 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: b
     }
     adjusted = holm(family)
     rows = []
-    for place, ((claim, _), compared) in enumerate(zip(claims, effects, strict=True)):
+    for place, ((claim, contrasts), compared) in enumerate(zip(claims, effects, strict=True)):
         p = adjusted.get(str(place), np.nan)
         answer = _answer(claim, compared, tests[place], p, plan)
         modified = len({id(run) for effect in compared for run in effect.runs if run.modified})
@@ -137,6 +137,9 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: b
         ]
         without = dict.fromkeys(name for effect in compared for name in effect.missing)
         notes.append(f"no run: {'; '.join(without)}" if without else "")
+        if brief:
+            labels = _short_labels(contrasts)
+            compared = [replace(effect, label=label) for effect, label in zip(compared, labels, strict=True)]
         texts = [_text(claim, effect, brief) for effect in compared if len(effect.values)]
         shown_p = ("< 0.001" if p < 0.001 else f"{p:.3f}") if tests[place] and not np.isnan(p) else ""
         rows.append({shown.claimant: claim.text, "ours [95 %]": "; ".join(texts), "n": _count(claim, compared, plan),
@@ -406,6 +409,15 @@ def _means(claim: Claim, sides: Sequence[FloatArray]) -> list[float]:
 
 
 # How it is shown.
+
+
+def _short_labels(contrasts: Sequence[Contrast]) -> list[str]:
+    """Return the labels of comparisons, each without a first or second name that all of them share."""
+    if len(contrasts) > 1 and all(contrast.label == " and ".join(contrast.names) for contrast in contrasts):
+        for shared, other in ((0, 1), (1, 0)):
+            if len({contrast.names[shared] for contrast in contrasts}) == 1:
+                return [contrast.names[other] for contrast in contrasts]
+    return [contrast.label for contrast in contrasts]
 
 
 def _text(claim: Claim, effect: Effect, brief: bool) -> str:

@@ -33,7 +33,7 @@ A claim is judged by `hflray/reproduction/judge.py`, by a plan that was written 
   There is an answer at that number only.
 * The compared runs have the same seeds and all other settings equal, and count up to the last round that all have.
 * Brackets hold the 95 % interval of the mean effect over the seeds (Student's t). A × marks a ratio, taken on
-  logarithms.
+  logarithms. A name before an effect tells the comparisons of a claim apart.
 * A yes or a no has p of at most 0.05 after Bonferroni (the comparisons of a claim) and Holm (the claims of an exhibit).
   A yes needs all comparisons, a no needs one. A difference within the margin is "yes in sign, smaller than M".
 * A target is passed when the mean accuracy of five rounds is at it. Where not all compared runs pass it, the highest
