@@ -309,11 +309,6 @@ def test_a_newcomers_model_and_data_set_are_short_and_learn(own) -> None:
         assert last.metrics()["macro_f1"] >= 0.95 > max((one.metrics()["macro_f1"] for one in before), default=0)
 
 
-def test_every_setting_that_takes_a_reference_is_in_the_pages_table() -> None:
-    text = text_of("howto/own.md")
-    assert [key for key in named_settings() if f"`{key}`" not in text] == []
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # the limit for a busy machine
 def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> None:

@@ -41,6 +41,7 @@ TOO_FEW = "with too few runs"
 ANSWERS = ("yes", "yes in sign", "not settled", "no", "not tested", TOO_FEW)
 ROUNDING = 1e-12  # effects that are closer are equal
 MAX_NAMED = 4
+BORROWED = "borrowed, each run up to its target"
 LEARNED = {name for name, row in metrics.METRICS.items() if row.table == "learning"}
 
 
@@ -73,11 +74,12 @@ class Effect:
     runs: list[RunRecord] = field(default_factory=list)
 
 
-def verdicts(shown: Exhibit, sweep: SweepRecord) -> TextTable:
+def verdicts(shown: Exhibit, sweep: SweepRecord, brief: bool = False) -> TextTable:
     """Return one row per claim of the exhibit: our numbers with 95 % intervals, their count, p and the answer.
 
     Runs of another split of the data than the plan's are judged by themselves, below, and never pooled. Their rows name
-    the split.
+    the split. With `brief`, an effect stands without the means of its sides, the mean curves and a name that all
+    comparisons share, and no note names unused runs.
     """
     assert shown.plan is not None
     by_split: dict[str, list[RunRecord]] = {}
@@ -87,7 +89,7 @@ def verdicts(shown: Exhibit, sweep: SweepRecord) -> TextTable:
     order = [planned, *sorted(set(by_split) - {planned})] if planned in by_split or not by_split else sorted(by_split)
     records: list[dict[str, str]] = []
     for name in order:
-        rows = _judged(shown, shown.plan, by_split.get(name, []))
+        rows = _judged(shown, shown.plan, by_split.get(name, []), brief)
         records += rows if order == [planned] else [{"split": name} | row for row in rows]
     table = TextTable.of(records)
     return replace(table, align="l" * len(table.headings))
@@ -110,7 +112,7 @@ def tally(paper: Paper, quick: bool, judged: Mapping[str, TextTable]) -> str:
     return ", ".join(f"{counts[kind]} {kind}" for kind in ANSWERS if counts[kind]) or "no claims"
 
 
-def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord]) -> list[dict[str, str]]:
+def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: bool) -> list[dict[str, str]]:
     claims = list(expanded(shown))
     pool, unused = _comparable(runs, shown, [compared for _, contrasts in claims for compared in contrasts])
     effects = [[_effect(pool, claim, compared, plan) for compared in contrasts] for claim, contrasts in claims]
@@ -123,7 +125,7 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord]) -> list[
     }
     adjusted = holm(family)
     rows = []
-    for place, ((claim, _), compared) in enumerate(zip(claims, effects, strict=True)):
+    for place, ((claim, contrasts), compared) in enumerate(zip(claims, effects, strict=True)):
         p = adjusted.get(str(place), np.nan)
         answer = _answer(claim, compared, tests[place], p, plan)
         modified = len({id(run) for effect in compared for run in effect.runs if run.modified})
@@ -132,11 +134,14 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord]) -> list[
             claim.guess if answer == "no" else "",
             claim.reason if "smaller than" in answer else "",
             f"{modified} runs of a modified checkout" if modified else "",
-            f"not used: {'; '.join(unused)}" if unused and not place else "",
+            f"not used: {'; '.join(unused)}" if unused and not (place or brief) else "",
         ]
         without = dict.fromkeys(name for effect in compared for name in effect.missing)
         notes.append(f"no run: {'; '.join(without)}" if without else "")
-        texts = [_text(claim, effect) for effect in compared if len(effect.values)]
+        if brief:
+            labels = _short_labels(contrasts)
+            compared = [replace(effect, label=label) for effect, label in zip(compared, labels, strict=True)]
+        texts = [_text(claim, effect, brief) for effect in compared if len(effect.values)]
         shown_p = p_text(p) if tests[place] and not np.isnan(p) else ""
         rows.append({shown.claimant: claim.text, "ours [95 %]": "; ".join(texts), "n": _count(claim, compared, plan),
                      "p": shown_p, "answer": answer, "notes": ". ".join(filter(None, notes))})  # fmt: skip
@@ -407,8 +412,17 @@ def _means(claim: Claim, sides: Sequence[FloatArray]) -> list[float]:
 # How it is shown.
 
 
-def _text(claim: Claim, effect: Effect) -> str:
-    """Return the mean effect of a comparison with its 95 % interval, and the two sides that it compares."""
+def _short_labels(contrasts: Sequence[Contrast]) -> list[str]:
+    """Return the labels of comparisons, each without a first or second name that all of them share."""
+    if len(contrasts) > 1 and all(contrast.label == " and ".join(contrast.names) for contrast in contrasts):
+        for shared, other in ((0, 1), (1, 0)):
+            if len({contrast.names[shared] for contrast in contrasts}) == 1:
+                return [contrast.names[other] for contrast in contrasts]
+    return [contrast.label for contrast in contrasts]
+
+
+def _text(claim: Claim, effect: Effect, brief: bool) -> str:
+    """Return the mean effect of a comparison with its 95 % interval and, unless `brief`, the two compared sides."""
     mean, half = mean_interval(effect.values)
     ends = [mean - half, mean + half] if len(effect.values) > 1 and not effect.open else []
     form, unit = ("{:.3g}", " ×") if claim.scale == "log" else ("{:+.2f}", " points" * (claim.scale == "points"))
@@ -420,9 +434,10 @@ def _text(claim: Claim, effect: Effect) -> str:
     if effect.open:
         text = f"order open in {effect.open} of {len(effect.values)}"
         return f"{effect.label}: {text}" if effect.label else text
-    sides = f" ({' and '.join(f'{side:,.4g}' for side in effect.sides)})" if len(effect.sides) == 2 else ""
+    pair = len(effect.sides) == 2 and not brief
+    sides = f" ({' and '.join(f'{side:,.4g}' for side in effect.sides)})" if pair else ""
     drawn = [f"{value:.0f}" if value == value else "–" for value in effect.drawn]
-    curve = f", mean curve at round {' and '.join(drawn)}" if drawn else ""
+    curve = f", mean curve at round {' and '.join(drawn)}" if drawn and not brief else ""
     curve += f", to {effect.level:.2%}" if claim.endpoint.common and effect.level is not None else ""
     return f"{effect.label}: {text}{sides}{curve}" if effect.label else f"{text}{sides}{curve}"
 
@@ -467,7 +482,7 @@ def with_borrowed(sweeps: Mapping[str, SweepRecord], exhibits: Sequence[Exhibit]
                 if matches(run, shown.select[borrowed.select]) and run.identity not in trials
             ]
             if runs:
-                parts = borrower.parts | {run.part: "borrowed, each run up to its target" for run in runs}
+                parts = borrower.parts | {run.part: BORROWED for run in runs}
                 whole[shown.config] = replace(borrower, runs=[*borrower.runs, *runs], parts=parts)
     return whole
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +13,9 @@ from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import NEUTRAL, SEED, RunRecord, SweepRecord, is_one_of
 from hflray.report.tables import summary
-from hflray.reproduction.judge import drawn, verdicts, with_borrowed
+from hflray.reproduction.judge import BORROWED, drawn, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
+from hflray.support.pairs import LEVEL
 from hflray.support.terminal.tables import TextTable
 from hflray.sweep import Trial, expand, load_sweep
 
@@ -22,8 +24,9 @@ HEAD = Path(__file__).with_name("results_head.md")
 
 NAMED = 6  # settings that the page names of an exhibit's runs, unless there is one more only
 # Columns of a report's tables that the page leaves out; ``hflray report`` writes them.
-LEFT_OUT = ("coupling", "its median", "mean", "p95", "its p95", "messages, MB")
+LEFT_OUT = ("coupling", "its median", "mean", "p95", "its p95", "messages, MB", "agreement, %")
 RANK = ": rank"
+P_VALUE = re.compile(r"\((?:< )?(\d\.\d+)")  # of a cell such as ``0.53 (0.047, 1 uncertain)``
 
 
 def _differences(runs: Sequence[RunRecord], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
@@ -90,7 +93,7 @@ def _conditions(sweep: SweepRecord) -> str:
 
 
 def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
-    """Return lines of markdown about the runs: their number, length, seeds, machines, dates, settings, notes."""
+    """Return lines of markdown about the runs: their number, length, seeds, machines, dates and settings."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     file = configs / f"{shown.config}.yaml"
@@ -104,12 +107,13 @@ def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
         _conditions(sweep),
     ]
     differences = _differences(sweep.runs, shipped, swept)
-    lines += [f"* {about}" for about in dict.fromkeys(sweep.parts.get(run.part, "") for run in sweep.runs) if about]
+    if borrowed := sum(sweep.parts.get(run.part) == BORROWED for run in sweep.runs):
+        lines.append(f"* {borrowed} of them {BORROWED}")
     if differences:
         more = [f"{len(differences) - NAMED} more, which the exports have"] if len(differences) > NAMED + 1 else []
         named = differences[:NAMED] if more else differences
         lines.append("* unlike the shipped configuration: " + ", ".join([*named, *more]))
-    return lines + [f"* {note}" for note in sweep.notes]
+    return lines
 
 
 def _seeds(seeds: set[int]) -> str:
@@ -134,7 +138,7 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
         return "\n".join(lines) + "\n"
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
-        lines += ["", summary(drawn(shown, sweep)).without(LEFT_OUT).markdown().rstrip()]
+        lines += ["", *_short(summary(drawn(shown, sweep)).without(LEFT_OUT))]
     if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += _ranked(ranked)
         lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
@@ -143,53 +147,61 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
     return "\n".join(lines) + "\n"
 
 
+def _short(table: TextTable) -> list[str]:
+    """Return a table as markdown, below a line with the cells that all of its rows have alike."""
+    alike = [name for name in table.headings[1:] if len(table.rows) > 1 and len({*table[name]}) == 1]
+    said = "; ".join(f"{name} {table[name][0] or '–'}" for name in alike)
+    return [f"In all rows: {said}.", ""] * bool(alike) + [table.without(alike).markdown().rstrip()]
+
+
 def _ranked(ranking: TextTable) -> list[str]:
-    """Return the ranking without its ranks, and without fields in which so few seeds cannot give a p-value."""
+    """Return the ranking of each field without its ranks, and without contestants of whom no difference was found.
+
+    A field in which so few seeds cannot give a p-value is named below, and so are these contestants.
+    """
     table = ranking.without([heading for heading in ranking.headings if heading.endswith(RANK)])
     by_field: dict[str, list[dict[str, str]]] = {}
     for record in table.records:
-        by_field.setdefault(record.get("data", ""), []).append(record)
-    compared: list[dict[str, str]] = []
-    lines = []
+        by_field.setdefault(record.pop("data", ""), []).append(record)
+    lines, dropped = [], []
     for field, records in by_field.items():
-        cells = [cell for record in records for cell in list(record.values())[3:]]
-        if field and not any(cell.endswith(")") and "(–" not in cell for cell in cells):
-            lines += ["", f"* {field}: not shown, because {records[0]['seeds']} seeds cannot give p < 0.05."]
-        else:
-            compared += records
-    return ["", TextTable.of(compared).markdown().rstrip(), *lines]
+        tested = [[float(p) for cell in list(record.values())[2:] for p in P_VALUE.findall(cell)] for record in records]
+        if field and not any(tested):
+            dropped += ["", f"* {field}: not shown, because {records[0]['seeds']} seeds cannot give p < 0.05."]
+            continue
+        alike = [record[""] for record, values in zip(records, tested, strict=True) if values and min(values) > LEVEL]
+        shown = [record for record in records if record[""] not in alike]
+        lines += ["", *[f"**{field}**", ""] * bool(field), *_short(TextTable.of(shown))]
+        lines += ["", f"No difference was found (p > 0.05 in each column): {', '.join(alike)}."] * bool(alike)
+    return lines + dropped
 
 
-def answers(shown: Exhibit, sweep: SweepRecord | None, planned: bool = False) -> str:
-    """Return the answers to an exhibit's claims as a table, below its heading; `planned`: see `_answers`."""
+def answers(shown: Exhibit, sweep: SweepRecord | None) -> str:
+    """Return the answers to an exhibit's claims as a table, below its heading."""
     heading = f"### {shown.label}: {shown.shows}\n\n"
     if sweep is None:
         return f"{heading}Not run: {len(list(expanded(shown)))} claims have too few runs.\n"
-    return f"{heading}{_answers(shown, sweep, planned)}\n"
+    return f"{heading}{_answers(shown, sweep)}\n"
 
 
-def _answers(shown: Exhibit, sweep: SweepRecord, planned: bool = False) -> str:
-    """Return the claims that have an answer or an interval as a table, and below it how many it leaves out.
-
-    With `planned`, the table has the claims alone that have an answer.
-    """
-    records = verdicts(shown, sweep).records
-    lines, empty = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
-    if empty and "split" in records[0]:
+def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
+    """Return the claims that have an answer as a table, and below it how many have fewer runs than planned."""
+    records = verdicts(shown, sweep, brief=True).records
+    lines, left_out = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
+    if left_out and "split" in records[0]:
         lines += [f"The runs are of the split `{records[0]['split']}`, and not of the plan's.", ""]
-    listed = [record for record in records if record["answer"] or (not planned and "[" in record["ours [95 %]"])]
-    empty += [name for name in ("p", "answer", "notes") if not any(record[name] for record in listed)]
+    listed = [record for record in records if record["answer"]]
+    left_out += [name for name in ("p", "notes") if not any(record[name] for record in listed)]
     notes_so_far: set[str] = set()
     for record in listed:
         note = record["notes"]
         record["notes"] = "as above" if note in notes_so_far else note
         notes_so_far |= {note} - {""}
     if listed:
-        table = TextTable.of(listed).without(empty)
-        lines.append(replace(table, align="l" * len(table.headings)).markdown().rstrip())
+        table = TextTable.of(listed).without(left_out)
+        lines += _short(replace(table, align="l" * len(table.headings)))
     if count := len(records) - len(listed):
-        why = "have fewer runs than planned" if planned else "have neither an answer nor an interval yet"
-        lines += [""] * bool(listed) + [f"{count} claims {why}."]
+        lines += [""] * bool(listed) + [f"{count} claims have fewer runs than planned."]
     return "\n".join(lines)
 
 

@@ -9,7 +9,6 @@ The first command writes the table of the page. It ends with exit code 1 if ther
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections import Counter
@@ -21,7 +20,6 @@ from tests.inputs.harness import Ended, Place, new_place
 
 PAGE = ROOT / "docs" / "inputs.md"
 BEGIN, END = "<!-- outcomes: `python -m tests.inputs` writes this part -->", "<!-- end of outcomes -->"
-MOST_SETTINGS = 12  # settings that the table names; the others are counted together
 
 
 def run(place: Place, cases: Sequence[Case], as_processes: bool = False) -> list[tuple[Case, Ended]]:
@@ -48,9 +46,6 @@ def table(results: Sequence[tuple[Case, Ended]], heading: str) -> list[str]:
 
 def page(inside: Sequence[tuple[Case, Ended]], outside: Sequence[tuple[Case, Ended]], seed: int) -> str:
     """Return the generated part of docs/inputs.md."""
-    settings = Counter(ended.setting for _, ended in [*inside, *outside] if ended.outcome == "refused")
-    named = settings.most_common(MOST_SETTINGS)
-    rest = sum(settings.values()) - sum(count for _, count in named)
     lines = [
         f"Seed {seed}, {time.strftime('%Y-%m-%d')}. “Slowest” is the CPU time of one call in a process that has "
         "imported everything.",
@@ -58,14 +53,6 @@ def page(inside: Sequence[tuple[Case, Ended]], outside: Sequence[tuple[Case, End
         *table(inside, "mutated input, in one process"),
         "",
         *(table(outside, "mutated input, a process each") if outside else ()),
-        "",
-        "| refused because of | lines |",
-        "|---|--:|",
-        *(
-            f"| {f'`{name}`' if re.fullmatch(r'[a-z_.]+|--[a-z-]+', name) else name} | {count} |"
-            for name, count in named
-        ),
-        f"| {len(settings) - len(named)} other settings | {rest} |",
     ]
     return "\n".join(lines) + "\n"
 

@@ -32,7 +32,7 @@ def renewed(text: str) -> str:
 
     def tables(found: re.Match[str]) -> str:
         names = found[1].split()
-        parts = [answers(by_name[name], read_exhibit(RESULTS / name), planned=True) for name in names]
+        parts = [answers(by_name[name], read_exhibit(RESULTS / name)) for name in names]
         return "\n".join([f"<!-- answers {found[1]} -->\n", *parts, "<!-- end -->"])
 
     return ANSWERS.sub(tables, text)

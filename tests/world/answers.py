@@ -2,9 +2,9 @@
 
     python -m tests.world.answers [--folder tests/data/results]
 
-A row is a setting over its seeds. ± precedes the standard deviation over seeds. Columns with "×" are ratios to the run
-of the same seed with one setting as in `QUESTIONS`: their median, least and greatest. What is needed to the target
-accuracy is of the runs that reached it.
+A row is a setting over its seeds. ± precedes the standard deviation over seeds. After a × stand ratios to the run of
+the same seed with one setting as in `QUESTIONS`: their median, least and greatest. What is needed to the target is of
+the runs that reached it, whose number stands beside it where some did not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "world_battery": (("world.battery.capacity_j", "scheduling.name"), {"scheduling.name": "ikc"}),
 }
 TARGET = 0.88
-HEAD = ("accuracy, %", "difference", "reached", "seconds to it", "×", "joules to it", "×")
+HEAD = ("accuracy, %", "difference", "seconds to it", "joules to it")
 BETWEEN = {"0.02341", "0.04959"}  # rates of dropout between none and the highest, which the page leaves out
 
 
@@ -73,7 +73,7 @@ def spread(values: list[float], digits: int = 1) -> str:
 def ratio(pairs: list[tuple[float, float]]) -> str:
     """Return median, least and greatest of the finite ratios, or a dash without any."""
     ratios = [one / other for one, other in pairs if np.isfinite(one) and np.isfinite(other)]
-    return f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
+    return f"× {np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
 
 
 def table(sweep: SweepRecord) -> str:
@@ -90,11 +90,14 @@ def table(sweep: SweepRecord) -> str:
         beside = groups.get(tuple(reference.get(key, name) for key, name in zip(keys, group, strict=True)))
         pairs = [(runs[seed], beside[seed]) for seed in runs if seed in beside] if beside and beside is not runs else []
         accuracy, seconds_to, joules_to = map(list, zip(*runs.values(), strict=True))
+        reached = int(np.isfinite(seconds_to).sum())
+        missed = f", {reached} of {len(runs)} reach it" if reached < len(runs) else ""
+        seconds, joules = spread(seconds_to, 0), spread(joules_to)
+        if pairs:
+            seconds = ratio([(one.seconds_to, other.seconds_to) for one, other in pairs])
+            joules = ratio([(one.joules_to, other.joules_to) for one, other in pairs])
         cells = (
-            spread(accuracy), spread([one.accuracy - other.accuracy for one, other in pairs]),
-            f"{int(np.isfinite(seconds_to).sum())} of {len(runs)}", spread(seconds_to, 0),
-            ratio([(one.seconds_to, other.seconds_to) for one, other in pairs]), spread(joules_to),
-            ratio([(one.joules_to, other.joules_to) for one, other in pairs]),
+            spread(accuracy), spread([one.accuracy - other.accuracy for one, other in pairs]), seconds + missed, joules,
         )  # fmt: skip
         lines.append(f"| {' | '.join((*group, *cells))} |")
     return "\n".join(lines)
