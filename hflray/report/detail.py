@@ -482,7 +482,7 @@ def explain(run: RunRecord, number: int) -> Group:
     """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
     replay = Replay(run)
     detail, (device_names, edge_names, class_names) = replay.round(number), replay.names
-    edges = TextTable("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
+    edges = TextTable("edges", ["edge", "devices", "delay s", "energy J", "hop up s", "straggler"])
     rows: Any = detail.edges
     for row in rows.itertuples():
         edges.add_row(

@@ -149,7 +149,7 @@ function drawTables(run, round) {
     return card;
   }));
   const straggler = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
-  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which cloud hop, s", "straggler"], run.edgeX.map((_, e) => ({
+  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which hop up, s", "straggler"], run.edgeX.map((_, e) => ({
     edge: e, late: e === slowest, cells: [run.edgeNames[e] + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
       number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${run.deviceNames[straggler(e)]}`] })));
   const share = new Map();
