@@ -150,8 +150,8 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
 def _short(table: TextTable) -> list[str]:
     """Return a table as markdown, below a line with the cells that all of its rows have alike."""
     alike = [name for name in table.headings[1:] if len(table.rows) > 1 and len({*table[name]}) == 1]
-    said = "; ".join(f"{name} {table[name][0] or '–'}" for name in alike)
-    return [f"In all rows: {said}.", ""] * bool(alike) + [table.without(alike).markdown().rstrip()]
+    shared_cells = "; ".join(f"{name} {table[name][0] or '–'}" for name in alike)
+    return [f"In all rows: {shared_cells}.", ""] * bool(alike) + [table.without(alike).markdown().rstrip()]
 
 
 def _ranked(ranking: TextTable) -> list[str]:

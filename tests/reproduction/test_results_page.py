@@ -64,7 +64,7 @@ def test_a_claim_with_fewer_seeds_than_planned_is_counted_only(sweep) -> None:
     claim = "| IKC's learning curve lies above FedAvg's at H = 10 | "
     text = section_of(sweep, runs)
     assert claim in text
-    assert " and " not in text.partition(claim)[2].partition("]")[0]  # the means of the sides are left to the report
+    assert "(" not in text.partition(claim)[2].partition(" |")[0]  # the means of the sides are left to the report
     assert "VKC's at H = 10" not in text
     assert "claims have fewer runs than planned." in text
     assert claim not in section_of(sweep, runs[:-1])
