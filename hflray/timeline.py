@@ -367,9 +367,9 @@ def laid_out(parts: Sequence[tuple[Timeline, int, int, float, BoolArray]], shape
     tables = {name: np.full(shape, ROWS[name]) for name in names}
     for happens, first, left, later_s, chosen in parts:
         for name, table in tables.items():
-            rows, there = getattr(happens, name), np.s_[first : first + len(chosen), left : left + chosen.shape[1]]
+            rows, place = getattr(happens, name), np.s_[first : first + len(chosen), left : left + chosen.shape[1]]
             if rows is not None:  # a turn in which nothing begins downloads nothing
-                table[there][chosen] = rows[chosen] + later_s if name.endswith("_s") else rows[chosen]
+                table[place][chosen] = rows[chosen] + later_s if name.endswith("_s") else rows[chosen]
     return tables
 
 

@@ -97,11 +97,11 @@ def _result(program: Program, setting: TrainingSetting, before: TrainingState, v
     def of(kind: str) -> list[Any]:
         return [value for key, value in values.items() if key[0] == kind]
 
-    memories = {device: after_turn(rule, kept) for part in of("memory") for device, kept in part.items()}
+    memories = {device: after_turn(rule, memory) for part in of("memory") for device, memory in part.items()}
     state = replace(
         before,
         memories={**before.memories, **memories},
-        residuals={edge: kept for part in (before.residuals, *of("residuals")) for edge, kept in part.items()},
+        residuals={edge: residual for part in (before.residuals, *of("residuals")) for edge, residual in part.items()},
         fetched={edge: values[key] for edge, key in program.under_way.items()},
         versions={version: values[key].model for version, key in program.keeps.items()},
     )

@@ -137,8 +137,8 @@ class EdgeWorker:
         """Return the next version of an asynchronous edge, whose model moves towards a device's by the share α."""
         trained = _finished(aggregator.build(), frame, before, [arrival])
         new = towards(before.model, trained.model, share)
-        what = f"the model of edge {frame.index}", " or clock.edge.asynchronous.mixing"
-        version = Version(_finite(new, frame.round, *what), before.vectors)
+        noun, also = f"the model of edge {frame.index}", " or clock.edge.asynchronous.mixing"
+        version = Version(_finite(new, frame.round, noun, also), before.vectors)
         return (version, beside([arrival])) if tells else version
 
     def close(self, aggregator: Spec, frame: Frame, *lifted: Lifted) -> Lifted:
@@ -164,16 +164,16 @@ class EdgeWorker:
             residuals: what the edges have kept.
             versions: the edges' models.
         """
-        parts, frame, kept = gather.method.parts(), gather.frame, dict(residuals)
+        parts, frame, rests = gather.method.parts(), gather.frame, dict(residuals)
         if len(gather.edges) < parts.region.least:
-            return before, kept
+            return before, rests
         models = dict(zip(gather.edges, (version.model for version in versions), strict=True))
         at = frame.seed, "edge", frame.round, frame.iteration
-        arrived = _arrived(gather.method, gather.sizes, at, models, before.model, gather.weights, kept)
+        arrived = _arrived(gather.method, gather.sizes, at, models, before.model, gather.weights, rests)
         start = parts.region.start(sum(gather.sizes))
         combined = parts.region.combine([parts.region.lift(sent, frame) for sent in arrived])
         model, _ = finished(parts.region, combined, before.model, start, frame)
-        return Version(_finite(model, frame.round, f"the model of region {frame.index}"), before.vectors), kept
+        return Version(_finite(model, frame.round, f"the model of region {frame.index}"), before.vectors), rests
 
     def merge(
         self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, *beside: Lifted
@@ -187,9 +187,9 @@ class EdgeWorker:
             fetched: what the edge began with.
             beside: what the edge's devices handed up beside their models, of each edge iteration.
         """
-        parts, edge, end, kept = merge.method.parts(), merge.edge, sum(merge.sizes), dict(cloud.residuals)
+        parts, edge, end, rests = merge.method.parts(), merge.edge, sum(merge.sizes), dict(cloud.residuals)
         at = merge.seed, "edge", *merge.position
-        ((model, *_),) = _arrived(merge.method, merge.sizes, at, {edge: trained.model}, fetched.model, [1], kept)
+        ((model, *_),) = _arrived(merge.method, merge.sizes, at, {edge: trained.model}, fetched.model, [1], rests)
         stored = dict(cloud.stored)
         if merge.shares:
             stored[f"{NEWEST}{edge}"] = model
@@ -207,7 +207,7 @@ class EdgeWorker:
         _, rule = at_cloud(
             parts.rule, CloudReport(cloud.model[:end], new[:end], reports, extra, merge.num_devices), cloud.rule
         )
-        return Version(new, vectors_for(parts.rule, rule, edge, end)), Cloud(new, rule, stored, kept)
+        return Version(new, vectors_for(parts.rule, rule, edge, end)), Cloud(new, rule, stored, rests)
 
 
 def _finished(aggregator: Aggregator, frame: Frame, before: Version, lifted: Sequence[Lifted]) -> Version:
@@ -219,11 +219,11 @@ def _finished(aggregator: Aggregator, frame: Frame, before: Version, lifted: Seq
     return Version(model, before.vectors)
 
 
-def _finite(model: FloatArray | FloatVector, index: int, what: str = "the global model", also: str = "") -> FloatVector:
+def _finite(model: FloatArray | FloatVector, index: int, noun: str = "the global model", also: str = "") -> FloatVector:
     """Return a model as float32. Raises DivergedError: it is not finite."""
     new = model.astype(np.float32)
     if not np.isfinite(new).all():
-        raise DivergedError(f"round {index}: {what} is not finite; lower training.learning_rate{also}")
+        raise DivergedError(f"round {index}: {noun} is not finite; lower training.learning_rate{also}")
     return new
 
 

@@ -218,13 +218,14 @@ class UnderWay:
         """Return the clock of its values as `hflray.experiment.record.restored` returns them."""
 
         def turn(saved: Mapping[str, Any]) -> Turn:
-            mixes = saved["mixes"] and tuple(MixedArrival(Pass(*of), *numbers) for of, *numbers in saved["mixes"])
-            return Turn(**{**saved, "happens": Timeline(**saved["happens"]), "mixes": mixes and tuple(mixes)})
+            mixes = saved["mixes"]
+            if mixes is not None:
+                mixes = tuple(MixedArrival(Pass(*arrival), *numbers) for arrival, *numbers in mixes)
+            return Turn(**{**saved, "happens": Timeline(**saved["happens"]), "mixes": mixes})
 
-        waiting = tuple((edge, Pass(*of)) for edge, of in values["waiting"])
-        return cls(
-            **{**values, **{name: tuple(map(turn, values[name])) for name in ("turns", "trailing")}, "waiting": waiting}
-        )
+        turns = {name: tuple(map(turn, values[name])) for name in ("turns", "trailing")}
+        waiting = tuple((edge, Pass(*numbers)) for edge, numbers in values["waiting"])
+        return cls(**{**values, **turns, "waiting": waiting})
 
     def held_hz(self, num_edges: int) -> FloatArray:
         """Return the bandwidth that devices hold at edges between two turns, (M,), Hz."""
@@ -505,7 +506,7 @@ class _WaitingEdges:
 
     def after(self, after: UnderWay) -> UnderWay:
         """Return the clock after the round with what these edges know."""
-        waiting = tuple(sorted(self._waiting, key=lambda of: of[0]))
+        waiting = tuple(sorted(self._waiting, key=lambda waiting: waiting[0]))
         return replace(after, waiting=waiting, edge_versions=self._versions)
 
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
@@ -618,8 +619,8 @@ class _MixingEdges(_WaitingEdges):
 
     def _wait(self, edge: int, passes: Sequence[Pass]) -> None:
         """Let these be the passes that an edge has not mixed in."""
-        others = (waiting for waiting in self._waiting if waiting[0] != edge)
-        self._waiting = (*others, *((edge, waiting) for waiting in passes))
+        elsewhere = (waiting for waiting in self._waiting if waiting[0] != edge)
+        self._waiting = (*elsewhere, *((edge, waiting) for waiting in passes))
 
     def _of_passes(
         self, edge: int, begin_s: float, mixed: MixedTurn, happened: Sequence[Timeline], fails_s: float
