@@ -18,12 +18,12 @@ from hflray.sweep import (
     assigner_label,
     expand,
     load_sweep,
-    run_name,
     smoke,
     with_absolute_paths,
     with_data_root,
 )  # fmt: skip
 from hflray.sweep.tasks import TASKS, find_task
+from hflray.sweep.trials import run_name
 from tests.conftest import says
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"

@@ -17,20 +17,9 @@ from __future__ import annotations
 
 from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, SweepFile, TuneConfig
 from hflray.sweep.tasks.studies import assigner_label
-from hflray.sweep.trials import (
-    Trial,
-    expand,
-    first_values,
-    load_sweep,
-    make_trial,
-    run_name,
-    smoke,
-    with_absolute_paths,
-    with_data_root,
-)
+from hflray.sweep.trials import Trial, expand, load_sweep, make_trial, smoke, with_absolute_paths, with_data_root
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
-    "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "run_name", "smoke",
-    "with_absolute_paths", "with_data_root",
+    "assigner_label", "expand", "load_sweep", "make_trial", "smoke", "with_absolute_paths", "with_data_root",
 ]  # fmt: skip
