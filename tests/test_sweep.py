@@ -19,12 +19,12 @@ from hflray.sweep import (
     expand,
     load_sweep,
     prolong,
-    run_name,
     smoke,
     with_absolute_paths,
     with_data_root,
 )  # fmt: skip
 from hflray.sweep.tasks import TASKS, find_task
+from hflray.sweep.trials import run_name
 from tests.conftest import says
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"

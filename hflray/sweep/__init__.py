@@ -20,11 +20,9 @@ from hflray.sweep.tasks.studies import assigner_label
 from hflray.sweep.trials import (
     Trial,
     expand,
-    first_values,
     load_sweep,
     make_trial,
     prolong,
-    run_name,
     smoke,
     with_absolute_paths,
     with_data_root,
@@ -32,6 +30,6 @@ from hflray.sweep.trials import (
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
-    "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "prolong", "run_name",
-    "smoke", "with_absolute_paths", "with_data_root",
+    "assigner_label", "expand", "load_sweep", "make_trial", "prolong", "smoke", "with_absolute_paths",
+    "with_data_root",
 ]  # fmt: skip

@@ -8,9 +8,10 @@ import pytest
 
 from hflray.config import load_config
 from hflray.errors import ConfigError
-from hflray.sweep import SweepFile, TuneConfig, load_sweep, run_name, tasks
+from hflray.sweep import SweepFile, TuneConfig, load_sweep, tasks
 from hflray.sweep.tasks import DEFAULT, TASKS, Job, Result, Task, find_task, tasks_where
 from hflray.sweep.tasks.base import ONE_BY_ONE, Results
+from hflray.sweep.trials import run_name
 from tests.conftest import small_config
 
 
