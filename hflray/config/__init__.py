@@ -48,6 +48,6 @@ __all__ = [
     "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig", "FleetConfig", "Kind", "LearningConfig",
     "ModelConfig", "SchedulingConfig", "Section", "Split", "TeacherConfig", "TrackingConfig", "TrainingConfig",
     "WorldConfig", "absolute_paths", "changed_settings", "dbm_to_w", "flatten", "inputs_in", "load_config",
-    "named_settings", "parse_yaml", "pin_sweep", "policies_in", "read_mapping", "references_in", "refuse_unpinned", "set_dotted",
-    "split_override", "to_yaml", "validate", "validate_stored",
+    "named_settings", "parse_yaml", "pin_sweep", "policies_in", "read_mapping", "references_in", "refuse_unpinned",
+    "set_dotted", "split_override", "to_yaml", "validate", "validate_stored",
 ]  # fmt: skip
