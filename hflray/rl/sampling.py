@@ -199,7 +199,7 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         for n in state["lengths"].tolist():
             part, end = slice(end, end + n), end + n
             arrays = [state[name][part] for name in ("rows", "actions", "rewards", "teacher")]
-            self.episodes.append(whole_episode(*arrays, spaces))
+            self.episodes.append(whole_episode(*arrays, spaces=spaces))
         self._num_timesteps = end
         self._num_timesteps_added, self.sampled_timesteps, self._num_episodes_evicted = state["counts"]
         self.rng.bit_generator.state = state["rng"]
