@@ -198,8 +198,8 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         end = 0
         for n in state["lengths"].tolist():
             part, end = slice(end, end + n), end + n
-            arrays = [state[name][part] for name in ("rows", "actions", "rewards", "teacher")]
-            self.episodes.append(whole_episode(*arrays, spaces=spaces))
+            rows, actions, rewards, teacher = (state[name][part] for name in ("rows", "actions", "rewards", "teacher"))
+            self.episodes.append(whole_episode(rows, actions, rewards, teacher, spaces))
         self._num_timesteps = end
         self._num_timesteps_added, self.sampled_timesteps, self._num_episodes_evicted = state["counts"]
         self.rng.bit_generator.state = state["rng"]
