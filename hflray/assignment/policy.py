@@ -138,25 +138,22 @@ def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
 def _load(file: Path, modified_ns: int, size: int) -> tuple[QNetwork, dict[str, Any]]:
     """Read the policy of this path, modification time and size; these are the cache's key."""
     fix = f"get the file again, or train one: {TRAIN}"
-    saved, tensors = read_policy(file, "assignment.policy", fix)
-    try:
-        network = filled(lambda: build_network(NetworkSpec(**saved["spec"])), tensors)
-    except (TypeError, ValueError, RuntimeError, ConfigError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {fix}") from None
-    return network.eval().requires_grad_(False), saved["card"]
+    return read_policy(file, "assignment.policy", fix, lambda spec: build_network(NetworkSpec(**spec)))
 
 
-def read_policy(path: str | Path, setting: str, fix: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return the ``spec`` and the ``card`` in a policy's header, and its tensors.
+def read_policy(
+    path: str | Path, setting: str, fix: str, build: Callable[[dict[str, Any]], Net]
+) -> tuple[Net, dict[str, Any]]:
+    """Return the network of a policy's file, ready for inference, and its card.
 
     Args:
         path: path of the file.
         setting: dotted key of the setting that names it, for messages.
         fix: what to do about a file that is not whole, for messages.
+        build: makes the network of the ``spec`` in the policy's header.
 
     Raises:
-        ConfigError: the file is missing, damaged, changed since it was written, or not a policy.
+        ConfigError: the file is missing, damaged, changed since it was written, or no policy of such a network.
     """
     file = Path(path)
     if not os.path.isfile(file):
@@ -177,7 +174,12 @@ def read_policy(path: str | Path, setting: str, fix: str) -> tuple[dict[str, Any
         fit(_Head, saved)
     except ValueError as error:
         raise ConfigError(f"{setting}: {file} cannot be read ({error}); {fix}") from None
-    return saved, tensors
+    try:
+        network = filled(lambda: build(saved["spec"]), tensors)
+    except (TypeError, ValueError, RuntimeError, ConfigError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{setting}: {file} is of another kind or version of policy ({first}); {fix}") from None
+    return network.eval().requires_grad_(False), saved["card"]
 
 
 def filled(build: Callable[[], Net], tensors: dict[str, torch.Tensor]) -> Net:

@@ -12,11 +12,11 @@ unknown key is an error, whose message names the most similar key.
 
 from __future__ import annotations
 
-from hflray.config.base import Named, Range, Section
+from hflray.config.base import Section
 from hflray.config.clock import ClockConfig, EdgeClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, ClusteringBillConfig, SchedulingConfig
 from hflray.config.experiment import NO_SECRET, CheckpointConfig, ExperimentConfig, TrackingConfig
-from hflray.config.explanations import explain, validate
+from hflray.config.explanations import validate
 from hflray.config.files import (
     changed_settings,
     flatten,
@@ -32,7 +32,6 @@ from hflray.config.pinning import (
     absolute_paths,
     inputs_in,
     named_settings,
-    pin_settings,
     pin_sweep,
     policies_in,
     references_in,
@@ -47,9 +46,8 @@ __all__ = [
     "BITS_PER_KB", "MUTABLE", "NO_SECRET", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig", "AssignmentConfig",
     "AvailabilityConfig", "BatteryConfig", "CheckpointConfig", "ClockConfig", "ClusteringBillConfig", "CostConfig",
     "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig", "FleetConfig", "Kind", "LearningConfig",
-    "ModelConfig", "Named", "Range", "SchedulingConfig", "Section", "Split", "TeacherConfig", "TrackingConfig",
-    "TrainingConfig", "WorldConfig", "absolute_paths", "changed_settings", "dbm_to_w", "explain", "flatten",
-    "inputs_in", "load_config", "named_settings", "parse_yaml", "pin_settings", "pin_sweep", "policies_in",
-    "read_mapping", "references_in", "refuse_unpinned", "set_dotted", "split_override", "to_yaml", "validate",
-    "validate_stored",
+    "ModelConfig", "SchedulingConfig", "Section", "Split", "TeacherConfig", "TrackingConfig", "TrainingConfig",
+    "WorldConfig", "absolute_paths", "changed_settings", "dbm_to_w", "flatten", "inputs_in", "load_config",
+    "named_settings", "parse_yaml", "pin_sweep", "policies_in", "read_mapping", "references_in", "refuse_unpinned",
+    "set_dotted", "split_override", "to_yaml", "validate", "validate_stored",
 ]  # fmt: skip

@@ -96,7 +96,10 @@ class Named:
 
 
 class Section(BaseModel):
-    """The base class of every section; it is frozen and refuses unknown keys."""
+    """The base class of every section; it is frozen and refuses unknown keys.
+
+    A setting's meaning is its ``description``, or the text below it where that is long.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -105,6 +108,7 @@ class Section(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")
@@ -126,6 +130,11 @@ class Section(BaseModel):
         for reason in self.contradictions():
             raise ValueError(reason)
         return self
+
+    def labelled(self, words: str, *leaving_out: str) -> str:
+        """Return some words, followed by every setting that is not at its default, so that two sections differ."""
+        changed = self.model_dump(exclude_defaults=True, exclude=set(leaving_out))
+        return ", ".join([words, *(f"{key} {value}" for key, value in changed.items())])
 
     def contradictions(self) -> Iterator[str]:
         """Yield what settings that do not go together are, what is accepted and the fix: a message for each."""

@@ -13,12 +13,9 @@ from hflray.config.base import QuietSection, Section
 class SemiSynchronousConfig(Section):
     """A cloud that combines the edges once in a period, in which fast edges train more often."""
 
-    period_s: float = Field(
-        gt=0,
-        le=1e9,
-        description="P, s: an edge begins another edge iteration if it can send before this moment as planned; the "
-        "cloud combines the edges then, or when the slowest edge has sent",
-    )
+    period_s: float = Field(gt=0, le=1e9)
+    """P, s: an edge begins another edge iteration if it can send before this moment as planned; the cloud combines the
+    edges then, or when the slowest edge has sent"""
     max_iterations: int | None = Field(None, ge=1, description="most edge iterations of a round; null: no limit")
 
 
@@ -26,9 +23,8 @@ class StalenessConfig(Section):
     """How an update that is τ versions old is damped: by (1 + τ)^−e, or by a hinge."""
 
     exponent: float = Field(0.5, ge=0, le=100, description="e")
-    hinge: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(ge=0)]] | None = Field(
-        None, description="[a, b]: 1 up to τ = b, and 1 / (a (τ − b) + 1) above it; null: the exponent counts"
-    )
+    hinge: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(ge=0)]] | None = None
+    """[a, b]: 1 up to τ = b, and 1 / (a (τ − b) + 1) above it; null: the exponent counts"""
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -39,28 +35,23 @@ def _of_number(value: Any) -> Any:
     return {"exponent": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+Staleness = Annotated[StalenessConfig, BeforeValidator(_of_number, json_schema_input_type=float | StalenessConfig)]
+
+
 class AsynchronousEdgeConfig(Section):
     """An edge that takes each device's model when it arrives (Async-HFL)."""
 
-    updates: int | None = Field(
-        None,
-        ge=1,
-        description="U, the arrivals that end an edge's turn, after which it sends to the cloud; null: as many as the "
-        "plan gives it devices",
-    )
+    updates: int | None = Field(None, ge=1)
+    """U, the arrivals that end an edge's turn, after which it sends to the cloud; null: as many as the plan gives it
+    devices"""
     mixing: float = Field(0.6, gt=0, le=100, description="a, the share of a device's model that is not stale")
-    staleness: Annotated[
-        StalenessConfig, BeforeValidator(_of_number, json_schema_input_type=float | StalenessConfig)
-    ] = Field(
-        StalenessConfig(),
-        description="e of the damping (1 + τ)^−e of a model that is τ versions of the edge old, or {hinge: [a, b]}",
-    )
+    staleness: Staleness = StalenessConfig()
+    """e of the damping (1 + τ)^−e of a model that is τ versions of the edge old, or {hinge: [a, b]}"""
 
     @property
     def label(self) -> str:
         """The clock of an edge in words, with every setting that is not at its default."""
-        changed = self.model_dump(exclude_defaults=True)
-        return ", ".join(["asynchronous edges", *(f"{key} {value}" for key, value in changed.items())])
+        return self.labelled("asynchronous edges")
 
 
 class EdgeClockConfig(QuietSection):
@@ -70,14 +61,11 @@ class EdgeClockConfig(QuietSection):
 
     deadline_s: float | None = Field(None, gt=0, description="seconds after an edge iteration begins; null: no limit")
     deadline: float | None = Field(None, gt=0, description="multiple of the edge's planned iteration; null: no limit")
-    first: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="number of arrivals, as an integer, or their share of the edge's devices, as a decimal fraction up "
-        "to 1.0; null: all",
-    )
-    asynchronous: AsynchronousEdgeConfig | None = Field(
-        None, description="the edge takes each device's model when it arrives, and has no edge iterations; null: off"
-    )
+    first: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)] | None = None
+    """number of arrivals, as an integer, or their share of the edge's devices, as a decimal fraction up to 1.0; null:
+    all"""
+    asynchronous: AsynchronousEdgeConfig | None = None
+    """the edge takes each device's model when it arrives, and has no edge iterations; null: off"""
 
     def contradictions(self) -> Iterator[str]:
         for name in ("deadline_s", "deadline", "first"):
@@ -91,32 +79,18 @@ class EdgeClockConfig(QuietSection):
 class AsynchronousConfig(Section):
     """A cloud that takes each edge's model when it arrives."""
 
-    updates: int | None = Field(
-        None,
-        ge=1,
-        description="U, the updates of a round, after which the model is tested and devices are scheduled; null: M",
-    )
-    rule: Literal["mixing", "fedat"] = Field(
-        "mixing",
-        description="mixing: the global model moves towards the edge's (FedAsync, or FedBuff with a buffer); fedat: it "
-        "is a mean of the newest models of all edges, in which edges that send seldom weigh more",
-    )
-    mixing: float | None = Field(
-        None,
-        gt=0,
-        le=100,
-        description="a, the share of an edge's model that is not stale, or with a buffer the length of a step; null: "
-        "0.6, or 1 with a buffer",
-    )
-    staleness: Annotated[
-        StalenessConfig, BeforeValidator(_of_number, json_schema_input_type=float | StalenessConfig)
-    ] = Field(
-        StalenessConfig(),
-        description="e of the damping (1 + τ)^−e of an update that is τ versions old, or {hinge: [a, b]}",
-    )
-    weight: Literal["samples", "none"] = Field(
-        "samples", description="samples: an edge's share grows with the samples that it has counted; none: it does not"
-    )
+    updates: int | None = Field(None, ge=1)
+    """U, the updates of a round, after which the model is tested and devices are scheduled; null: M"""
+    rule: Literal["mixing", "fedat"] = "mixing"
+    """mixing: the global model moves towards the edge's (FedAsync, or FedBuff with a buffer); fedat: it is a mean of
+    the newest models of all edges, in which edges that send seldom weigh more"""
+    mixing: float | None = Field(None, gt=0, le=100)
+    """a, the share of an edge's model that is not stale, or with a buffer the length of a step; null: 0.6, or 1 with a
+    buffer"""
+    staleness: Staleness = StalenessConfig()
+    """e of the damping (1 + τ)^−e of an update that is τ versions old, or {hinge: [a, b]}"""
+    weight: Literal["samples", "none"] = "samples"
+    """samples: an edge's share grows with the samples that it has counted; none: it does not"""
     buffer: int = Field(1, ge=1, description="updates that the cloud collects before each step (FedBuff); 1: none")
 
     def contradictions(self) -> Iterator[str]:
@@ -152,9 +126,8 @@ class CloudClockConfig(Section):
             return period if most is None else f"{period}, at most {most} iterations"
         if self.asynchronous is None:
             return "synchronous"
-        changed = self.asynchronous.model_dump(exclude_defaults=True, exclude={"rule"})
-        name = "FedAT" if self.asynchronous.rule == "fedat" else "FedBuff" if "buffer" in changed else "FedAsync"
-        return ", ".join([name, *(f"{key} {value}" for key, value in changed.items())])
+        name = "FedBuff" if self.asynchronous.buffer > 1 else "FedAsync"
+        return self.asynchronous.labelled("FedAT" if self.asynchronous.rule == "fedat" else name, "rule")
 
     def contradictions(self) -> Iterator[str]:
         if self.semi_synchronous is not None and self.asynchronous is not None:
@@ -193,11 +166,9 @@ class ClockConfig(Section):
     cloud: Annotated[
         CloudClockConfig,
         BeforeValidator(_of_word, json_schema_input_type=Literal["synchronous", "asynchronous"] | CloudClockConfig),
-    ] = Field(
-        CloudClockConfig(),
-        description="synchronous: the cloud waits for every edge; {semi_synchronous: {period_s: …}}: it combines them "
-        "once in a period; asynchronous, or {asynchronous: {…}}: it takes each edge's model when it arrives",
-    )
+    ] = CloudClockConfig()
+    """synchronous: the cloud waits for every edge; {semi_synchronous: {period_s: …}}: it combines them once in a
+    period; asynchronous, or {asynchronous: {…}}: it takes each edge's model when it arrives"""
 
     @property
     def is_on(self) -> bool:

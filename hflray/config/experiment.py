@@ -40,9 +40,8 @@ MOST_ITERATIONS, ITERATION_S = 30_000_000, 1e-4  # local ones in a round
 class CheckpointConfig(Section):
     """When the state of an experiment is saved."""
 
-    every: int = Field(
-        1, ge=0, description="rounds between checkpoints; 0: no checkpoints, so that a run cannot be resumed"
-    )
+    every: int = Field(1, ge=0)
+    """rounds between checkpoints; 0: no checkpoints, so that a run cannot be resumed"""
 
 
 # Why an address with a password is refused, and where the password goes.
@@ -58,9 +57,8 @@ class TrackingConfig(Section):
 
     uri: str | None = Field(None, description="MLflow tracking URI; null: sqlite in the results folder")
     experiment: str = Field("hflray", min_length=1, description="name of the MLflow experiment")
-    sinks: Annotated[tuple[str, ...], Named("sink")] = Field(
-        ("mlflow",), description="trackers that runs are sent to; []: none"
-    )
+    sinks: Annotated[tuple[str, ...], Named("sink")] = ("mlflow",)
+    """trackers that runs are sent to; []: none"""
 
     @field_validator("uri")
     @classmethod
@@ -84,18 +82,12 @@ OF_A_KIND = (*metrics.MAIN, metrics.TEST_LOSS)  # the metrics that follow from t
 class TargetConfig(Section):
     """The value of a metric at which a run stops, for data of any kind."""
 
-    metric: Annotated[str | None, Named("metric", keywords=OF_A_KIND)] = Field(
-        None,
-        description="the metric; null: accuracy, r2 or token_accuracy, by the data; test_loss falls to its value, the "
-        "others rise; a function of your own, as in mine.py:macro_f1, is logged beside them",
-    )
+    metric: Annotated[str | None, Named("metric", keywords=OF_A_KIND)] = None
+    """the metric; null: accuracy, r2 or token_accuracy, by the data; test_loss falls to its value, the others rise; a
+    function of your own, as in mine.py:macro_f1, is logged beside them"""
     value: float | None = Field(None, description="the value; null: run max_rounds")
-    epsilon: float | None = Field(
-        None,
-        gt=0,
-        le=1e9,
-        description="ε at which a run with the section privacy ends, before the round that would exceed it; null: none",
-    )
+    epsilon: float | None = Field(None, gt=0, le=1e9)
+    """ε at which a run with the section privacy ends, before the round that would exceed it; null: none"""
 
     @property
     def own_metric(self) -> str | None:
@@ -151,9 +143,8 @@ class ExperimentConfig(QuietSection):
 
     seed: int = Field(0, ge=0, description="root seed of every random stream")
     max_rounds: int = Field(50, ge=1, description="largest number of rounds I")
-    target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="test accuracy at which the run stops; null: run max_rounds"
-    )
+    target_accuracy: float | None = Field(None, gt=0, le=1)
+    """test accuracy at which the run stops; null: run max_rounds"""
     target: TargetConfig = TargetConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -171,9 +162,8 @@ class ExperimentConfig(QuietSection):
     compression: CompressionConfig = CompressionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     tree: TreeConfig = TreeConfig()
-    observers: Annotated[list[ObserverConfig], Named("observer")] = Field(
-        [], description="what watches each round, and may log numbers or end the run; NAME or {name: …, options: {…}}"
-    )
+    observers: Annotated[list[ObserverConfig], Named("observer")] = Field([])
+    """what watches each round, and may log numbers or end the run; NAME or {name: …, options: {…}}"""
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 

@@ -76,7 +76,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             problem = f"got {got}; {message}"
         else:
             where = where[:depth]
-            meaning = f" ({field.description})" if field.description else ""
+            meaning = f" ({' '.join(field.description.split())})" if field.description else ""
             problem = f"got {got}; accepted: {accepted(field)}{meaning}{_fix(field, item['input'])}"
         setting = prefix + ".".join(str(part) or "''" for part in where)
         lines.setdefault(setting, one_line(f"{setting}: {problem}" if setting else problem))
@@ -147,17 +147,13 @@ def _words(annotation: Any, rules: Sequence[Any] = ()) -> str:
     else:
         text = _TYPES.get(origin or annotation, str(annotation))
     bounds = [
-        f"{word} {_number(getattr(rule, name))}"
+        f"{word} {bound:{',' if isinstance(bound, int) else 'g'}}"
         for rule in rules
         for name, word in (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
-        if getattr(rule, name, None) is not None
+        if (bound := getattr(rule, name, None)) is not None
     ]
     text += (" " + " and ".join(bounds)) if bounds else ""
     return text + (", not empty" if any(getattr(rule, "min_length", None) for rule in rules) else "")
-
-
-def _number(bound: float) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _fix(field: FieldInfo, value: object) -> str:

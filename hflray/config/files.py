@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -70,7 +71,9 @@ for _class in (_StrictLoader, _StrictDumper):
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text, which errors call `source`. Raises ConfigError."""
     try:
-        return read_yaml(text, _StrictLoader)
+        value = read_yaml(text, _StrictLoader)
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()  # refuses half a character
+        return value
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"{one_line(source)}: {error}; correct it") from error
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,9 +119,8 @@ class TableOptions(Section):
     edges: str | None = Field(None, description="path of the file of edges")
     links: str | None = Field(None, description="path of the file of links")
     columns: dict[str, str] = Field({}, description="names in the file by known names, as in {latitude: LATITUDE}")
-    area: dict[str, tuple[float, float]] | None = Field(
-        None, description="the box of the rows that are taken, {x_m: [low, high], …} or {latitude: [low, high], …}"
-    )
+    area: dict[str, tuple[float, float]] | None = None
+    """the box of the rows that are taken, {x_m: [low, high], …} or {latitude: [low, high], …}"""
 
 
 def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,9 +181,8 @@ def _read(options_json: str) -> FleetTable:
     every = {key: names.get(key) for key in ("devices", "edges")}
     if "links" in tables:
         _give_links(arrays, tables["links"], columns["links"], every, chosen, notes)
-    counts = {key: int(chosen[key].sum()) if key in chosen else None for key in ("devices", "edges")}
-    if "links" in tables:
-        counts = {key: counts[key] if counts[key] is not None else len(every[key] or ()) for key in counts}
+    sizes = {key: len(named) for key, named in every.items() if named}
+    sizes |= {key: int(rows.sum()) for key, rows in chosen.items()}
     if "rate_bps" in arrays and arrays["rate_bps"].ndim == 1:  # FedScale's rate of a device, to whichever edge
         arrays["rate_bps"] = arrays["rate_bps"][:, None]
     if "gain" in arrays and "rate_bps" in arrays:
@@ -191,12 +190,11 @@ def _read(options_json: str) -> FleetTable:
     called = dict[str, tuple[str, ...]]()
     for key, all_names in every.items():
         if all_names is not None and (key not in tables or KEYS[key][0] in columns[key]):
-            take = chosen.get(key, np.ones(len(all_names), bool))
-            called[key] = tuple(name for name, is_taken in zip(all_names, take, strict=True) if is_taken)
+            called[key] = tuple(compress(all_names, chosen.get(key, repeat(True))))
     return FleetTable(
         files=", ".join(pinned.plain(options[key]) for key in tables),
-        num_devices=counts["devices"],
-        num_edges=counts["edges"],
+        num_devices=sizes.get("devices"),
+        num_edges=sizes.get("edges"),
         area_m=area_m,
         is_area_exact=is_exact,
         arrays=arrays,
@@ -217,7 +215,7 @@ def _parents(
     texts = tables["edges"].texts(column)
     if "" in texts:
         raise tables["edges"].error(texts.index(""), column, "is empty; accepted: the name of a region; give it")
-    return tuple(text for text, is_taken in zip(texts, chosen["edges"], strict=True) if is_taken)
+    return tuple(compress(texts, chosen["edges"]))
 
 
 def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: list[str]) -> dict[str, dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NoReturn
 
-from hflray.errors import ConfigError
+from hflray.errors import blaming
 
 
 def positive(setting: str, value: object, most: float = math.inf, why: str = "") -> float:
@@ -52,4 +52,4 @@ def _finite(value: object) -> float:
 
 
 def _refuse(setting: str, value: object, words: str) -> NoReturn:
-    raise ConfigError(f"{setting}: got {value!r}; accepted: {words}; correct it")
+    raise blaming(f"{setting}: got {value!r}", words)

@@ -40,53 +40,36 @@ class FleetConfig(Section):
     min_distance_m: float = Field(1.0, ge=1e-3, le=1e9, description="shorter distances are raised to this one")
     path_loss_db: float = Field(128.1, ge=-200, le=500, description="path loss at 1 km")
     path_loss_slope_db: float = Field(37.6, gt=0, le=100, description="path loss per decade of distance")
-    shadowing_db: float = Field(
-        8.0, ge=0, le=50, description="standard deviation of the shadowing, drawn once per link"
-    )
-    noise_dbm_per_hz: float = Field(
-        -174.0, ge=-400, le=200, description="N_0; the paper prints dBm/MHz (docs/design.md, D1)"
-    )
-    cycles_per_sample: Range[Annotated[float, Field(gt=0, le=1e15)]] = Field(
-        (1e4, 1e5), description="u_n, CPU cycles for one sample"
-    )
-    samples: Range[Annotated[int, Field(ge=1, le=MOST_SAMPLES)]] = Field(
-        (400, 700),
-        description="D_n where no data are loaded; if it is not set, Table I's range for data.name; an experiment uses "
-        "its partition's sizes",
-    )
-    power_dbm: Range[Annotated[float, Field(ge=-200, le=200)]] = Field(
-        (0.0, 23.0), description="lowest and highest transmit power p_n"
-    )
-    power_law: Literal["dbm", "watt"] = Field(
-        "dbm",
-        description="scale on which p_n is uniform between the ends of power_dbm; the paper does not say which",
-    )
+    shadowing_db: float = Field(8.0, ge=0, le=50)
+    """standard deviation of the shadowing, drawn once per link"""
+    noise_dbm_per_hz: float = Field(-174.0, ge=-400, le=200)
+    """N_0; the paper prints dBm/MHz (docs/design.md, D1)"""
+    cycles_per_sample: Range[Annotated[float, Field(gt=0, le=1e15)]] = (1e4, 1e5)
+    """u_n, CPU cycles for one sample"""
+    samples: Range[Annotated[int, Field(ge=1, le=MOST_SAMPLES)]] = (400, 700)
+    """D_n where no data are loaded; if it is not set, Table I's range for data.name; an experiment uses its partition's
+    sizes"""
+    power_dbm: Range[Annotated[float, Field(ge=-200, le=200)]] = (0.0, 23.0)
+    """lowest and highest transmit power p_n"""
+    power_law: Literal["dbm", "watt"] = "dbm"
+    """scale on which p_n is uniform between the ends of power_dbm; the paper does not say which"""
     edge_power_dbm: float = Field(23.0, ge=-200, le=200, description="p^m, transmit power of an edge server")
     edge_bandwidth_mhz: Range[Megahertz] = Field((0.5, 3.0), description="B_m, bandwidth of an edge server")
-    edge_bandwidths_mhz: tuple[Megahertz, ...] | None = Field(
-        None, description="B_m of each edge server; null: drawn from edge_bandwidth_mhz"
-    )
-    deployment_seed: int | None = Field(
-        None,
-        ge=0,
-        description="seed of the edges' positions, B_m and cloud links, so that fleets differ in their devices only; "
-        "edge_bandwidths_mhz replaces its B_m; null: drawn anew for every fleet",
-    )
-    cloud_bandwidth_mhz: float = Field(
-        10.0, gt=0, le=1e9, description="B, bandwidth of each edge server's link to the cloud"
-    )
-    max_cpu_ghz: Range[Annotated[float, Field(gt=0, le=1e6)]] = Field(
-        (2.0, 2.0), description="f_n^max, highest CPU frequency"
-    )
-    slow_share: float = Field(
-        0.0, ge=0, le=1, description="share of the devices whose f_n^max is divided by slow_factor, drawn last; 0: none"
-    )
+    edge_bandwidths_mhz: tuple[Megahertz, ...] | None = None
+    """B_m of each edge server; null: drawn from edge_bandwidth_mhz"""
+    deployment_seed: int | None = Field(None, ge=0)
+    """seed of the edges' positions, B_m and cloud links, so that fleets differ in their devices only;
+    edge_bandwidths_mhz replaces its B_m; null: drawn anew for every fleet"""
+    cloud_bandwidth_mhz: float = Field(10.0, gt=0, le=1e9)
+    """B, bandwidth of each edge server's link to the cloud"""
+    max_cpu_ghz: Range[Annotated[float, Field(gt=0, le=1e6)]] = (2.0, 2.0)
+    """f_n^max, highest CPU frequency"""
+    slow_share: float = Field(0.0, ge=0, le=1)
+    """share of the devices whose f_n^max is divided by slow_factor, drawn last; 0: none"""
     slow_factor: float = Field(10.0, ge=1, le=1e6, description="how many times slower those devices are")
     capacitance: float = Field(2e-28, gt=0, le=1, description="α of the paper; the energy formula has the factor ½")
-    dense: bool | None = Field(
-        None,
-        description="true: store every link's gain; false: compute it when needed; null: store up to 5 million (N·M)",
-    )
+    dense: bool | None = None
+    """true: store every link's gain; false: compute it when needed; null: store up to 5 million (N·M)"""
 
     @model_validator(mode="before")
     @classmethod
@@ -168,12 +151,8 @@ class SecureAggregationConfig(Section):
     """What devices send so that their edge learns their sum alone; only bits are billed (`hflray.cost.mask_bits`)."""
 
     key_bits: int = Field(256, ge=1, le=1_000_000, description="bits of a public key, and of a share of a secret")
-    shares: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="number of other devices that hold shares of a device's secrets; null: no secure aggregation",
-    )
+    shares: int | None = Field(None, ge=1, le=1_000_000)
+    """number of other devices that hold shares of a device's secrets; null: no secure aggregation"""
 
 
 class AccessConfig(Section):
@@ -193,9 +172,8 @@ class ComputeConfig(Section):
 class DownloadConfig(Section):
     """How an edge sends the model to its devices before each edge iteration."""
 
-    name: Annotated[str, Named("download")] = Field(
-        "none", description="the download, of which none takes no time and no energy; see docs/howto/physics.md"
-    )
+    name: Annotated[str, Named("download")] = "none"
+    """the download, of which none takes no time and no energy; see docs/howto/physics.md"""
     options: dict[str, Any] = Field({}, description="arguments of the download")
 
 
@@ -204,12 +182,10 @@ class CostConfig(QuietSection):
 
     quiet: ClassVar[tuple[str, ...]] = ("access", "compute", "download")
 
-    delay_weight: float = Field(
-        1.0, gt=0, le=1e12, description="λ in J/s; at 0 the best plan would take infinitely long"
-    )
-    model_kb: float | None = Field(
-        None, gt=0, le=1e12, description="z in KB of 1024 bytes; null: 32 bits per parameter"
-    )
+    delay_weight: float = Field(1.0, gt=0, le=1e12)
+    """λ in J/s; at 0 the best plan would take infinitely long"""
+    model_kb: float | None = Field(None, gt=0, le=1e12)
+    """z in KB of 1024 bytes; null: 32 bits per parameter"""
     secure_aggregation: SecureAggregationConfig = SecureAggregationConfig()
     access: AccessConfig = AccessConfig()
     compute: ComputeConfig = ComputeConfig()

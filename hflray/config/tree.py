@@ -18,16 +18,12 @@ class RegionConfig(Section):
     """A level of regions: each combines its edges several times in a round, and then sends to the cloud."""
 
     count: int = Field(ge=1, le=1_000_000, description="number of regions; an edge belongs to the nearest one")
-    iterations: int = Field(
-        1, ge=1, le=1_000_000, description="how often a region combines its edges in a round; each time they train Q "
-        "edge iterations"
-    )  # fmt: skip
-    bandwidth_mhz: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
-        None, description="bandwidth of each edge's hop to its region; null: fleet.cloud_bandwidth_mhz"
-    )
-    power_dbm: Annotated[float, Field(ge=-200, le=200)] | None = Field(
-        None, description="transmit power of a region; null: fleet.edge_power_dbm"
-    )
+    iterations: int = Field(1, ge=1, le=1_000_000)
+    """how often a region combines its edges in a round; each time they train Q edge iterations"""
+    bandwidth_mhz: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """bandwidth of each edge's hop to its region; null: fleet.cloud_bandwidth_mhz"""
+    power_dbm: Annotated[float, Field(ge=-200, le=200)] | None = None
+    """transmit power of a region; null: fleet.edge_power_dbm"""
     aggregation: AggregatorConfig = AggregatorConfig()
     compression: CompressorConfig = CompressorConfig()
 
@@ -35,17 +31,12 @@ class RegionConfig(Section):
 class GossipConfig(Section):
     """Edges without a cloud: after its edge iterations each sends its model to its neighbours, and mixes theirs in."""
 
-    graph: str = Field(
-        "ring", min_length=1, description="ring | complete | path | a CSV file with the columns edge,neighbour"
-    )
-    weights: str = Field(
-        "metropolis",
-        min_length=1,
-        description="metropolis: 1/(1 + the larger degree) a link; or a CSV file of edge,neighbour,weight",
-    )
-    links_mhz: float = Field(
-        10.0, gt=0, le=1e6, description="bandwidth with which an edge sends, in equal shares for its neighbours"
-    )
+    graph: str = Field("ring", min_length=1)
+    """ring | complete | path | a CSV file with the columns edge,neighbour"""
+    weights: str = Field("metropolis", min_length=1)
+    """metropolis: 1/(1 + the larger degree) a link; or a CSV file of edge,neighbour,weight"""
+    links_mhz: float = Field(10.0, gt=0, le=1e6)
+    """bandwidth with which an edge sends, in equal shares for its neighbours"""
 
 
 class TreeConfig(QuietSection):
@@ -69,10 +60,5 @@ class TreeConfig(QuietSection):
     def label(self) -> str:
         """The tree in words, with every setting that is not at its default; empty: the cloud alone."""
         if self.region is not None:
-            changed = self.region.model_dump(exclude_defaults=True, exclude={"count"})
-            words = f"{self.region.count} regions"
-        elif self.gossip is not None:
-            changed, words = self.gossip.model_dump(exclude_defaults=True), "gossip"
-        else:
-            return ""
-        return ", ".join([words, *(f"{key} {value}" for key, value in changed.items())])
+            return self.region.labelled(f"{self.region.count} regions", "count")
+        return "" if self.gossip is None else self.gossip.labelled("gossip")

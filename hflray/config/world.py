@@ -22,12 +22,8 @@ class AvailabilityConfig(Section):
 class ComputeJitterConfig(Section):
     """How much longer or shorter than planned devices compute."""
 
-    sigma: float = Field(
-        0.0,
-        ge=0,
-        le=5,
-        description="standard deviation of the logarithm of a factor of mean 1 on seconds and joules; 0: no jitter",
-    )
+    sigma: float = Field(0.0, ge=0, le=5)
+    """standard deviation of the logarithm of a factor of mean 1 on seconds and joules; 0: no jitter"""
 
 
 class FadingConfig(Section):
@@ -35,9 +31,8 @@ class FadingConfig(Section):
 
     name: Annotated[str, Named("fading")] = Field("none", description="the law")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
-    coherence_s: float | None = Field(
-        None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"
-    )
+    coherence_s: float | None = Field(None, ge=1e-6, le=1e9)
+    """time after which a factor is drawn anew; null: one for each upload"""
     known: bool = Field(False, description="one factor of a link for the whole round, which decisions see")
 
     def contradictions(self) -> Iterator[str]:
@@ -51,24 +46,17 @@ class FadingConfig(Section):
 class DropoutConfig(Section):
     """How often devices vanish during a round."""
 
-    rate_per_s: float = Field(
-        0.0, ge=0, le=1e9, description="mean number of times that a device vanishes a second; 0: never"
-    )
-    noticed_after_s: float = Field(
-        0.0,
-        ge=0,
-        le=1e9,
-        description="time for which an edge still waits for a device that vanished or ran out of charge; 0: it knows "
-        "at once",
-    )
+    rate_per_s: float = Field(0.0, ge=0, le=1e9)
+    """mean number of times that a device vanishes a second; 0: never"""
+    noticed_after_s: float = Field(0.0, ge=0, le=1e9)
+    """time for which an edge still waits for a device that vanished or ran out of charge; 0: it knows at once"""
 
 
 class EdgeFailureConfig(Section):
     """How often edge servers fail, and for how long."""
 
-    mtbf_s: float | None = Field(
-        None, gt=0, le=1e12, description="mean time for which an edge server works; null: always"
-    )
+    mtbf_s: float | None = Field(None, gt=0, le=1e12)
+    """mean time for which an edge server works; null: always"""
     mttr_s: float | None = Field(None, gt=0, le=1e12, description="mean time until it works again")
     trace: str | None = Field(None, description="path of a CSV file time_s,edge,up in place of both; null: none")
 
@@ -87,9 +75,8 @@ class BatteryConfig(Section):
     initial: Range[Share] = Field((1.0, 1.0), description="charge at the start as a share of the capacity")
     harvest_w: Range[Amount] = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
     reserve_j: float = Field(0.0, ge=0, le=1e15, description="a device with less charge is not available")
-    idle_w: float = Field(
-        0.0, ge=0, le=1e9, description="power that a device draws while it neither computes nor sends; no part of E"
-    )
+    idle_w: float = Field(0.0, ge=0, le=1e9)
+    """power that a device draws while it neither computes nor sends; no part of E"""
 
 
 class MobilityConfig(Section):
@@ -98,27 +85,21 @@ class MobilityConfig(Section):
     name: Annotated[str, Named("mobility")] = Field("static", description="the motion")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
     slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
-    links: Literal["round", "iteration"] = Field(
-        "round",
-        description="round: gains hold from the planning of a round to its end; iteration: uploads have the gains of "
-        "the positions at the start of their edge iteration",
-    )
-    correlation_m: float = Field(
-        50.0, gt=0, le=1e9, description="distance at which the correlation of a moving device's shadowing is 1/e"
-    )
+    links: Literal["round", "iteration"] = "round"
+    """round: gains hold from the planning of a round to its end; iteration: uploads have the gains of the positions at
+    the start of their edge iteration"""
+    correlation_m: float = Field(50.0, gt=0, le=1e9)
+    """distance at which the correlation of a moving device's shadowing is 1/e"""
 
 
 class FaultyConfig(Section):
     """Devices that send something else in place of what they have learned; nobody knows them."""
 
     share: Share = Field(0.0, description="share of the devices that is faulty, drawn once; 0: none")
-    kind: Literal["noise", "sign_flip", "zero"] = Field(
-        "noise",
-        description="noise: an update in a random direction; sign_flip: the update backwards; zero: nothing new",
-    )
-    strength: float = Field(
-        1.0, ge=0, le=1e6, description="length of a faulty update in multiples of the true one; zero has none"
-    )
+    kind: Literal["noise", "sign_flip", "zero"] = "noise"
+    """noise: an update in a random direction; sign_flip: the update backwards; zero: nothing new"""
+    strength: float = Field(1.0, ge=0, le=1e6)
+    """length of a faulty update in multiples of the true one; zero has none"""
 
 
 class WorldConfig(Section):

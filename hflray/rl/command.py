@@ -92,7 +92,7 @@ def finetune(
     Example:
       hflray finetune --policy runs/mine/policy.safetensors --out tuned.safetensors --minutes 10
     """
-    from hflray.rl.fine_tuning import Steps, finetune_file
+    from hflray.rl.fine_tuning import finetune_file
 
     def report(done: int, seconds: float, figures: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
@@ -100,7 +100,7 @@ def finetune(
 
     summary = finetune_file(
         policy, out, config, overrides or [], also or [], updates=updates, minutes=None if updates else minutes,
-        steps=Steps(learning_rate=learning_rate, batch=batch, seed=seed), resume=resume, report=report,
+        learning_rate=learning_rate, batch=batch, seed=seed, resume=resume, report=report,
     )  # fmt: skip
     before, after = summary["before"]["mean_ratio"], summary["after"]["mean_ratio"]
     print(f"{out}: objective against the teacher's {before:.4f} before, {after:.4f} after {summary['updates']} updates")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hflray.assignment.features import PAPERS, WIDTHS, FeatureSet, Rows
 from hflray.assignment.objective import assigned_edge_cost
+from hflray.config.options import one_of
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
 from hflray.rl.solved_fleets import FleetPool
@@ -64,10 +65,8 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         reward: Reward = "teacher",
         shuffle: bool = True,
     ) -> None:
-        if reward not in ("teacher", "cost"):
-            raise ConfigError(f"learning.reward: got '{reward}'; accepted: teacher, cost")
-        if features not in WIDTHS:
-            raise ConfigError(f"learning.features: unknown set '{features}'; known: {', '.join(WIDTHS)}")
+        one_of("learning.reward", reward, get_args(Reward))
+        one_of("learning.features", features, tuple(WIDTHS))
         self.pool = pool if isinstance(pool, FleetPool) or pool is None else open_pool(str(pool), count)
         self.drawn = self.pool.spec if self.pool is not None else spec or FleetSpec()  # Gymnasium uses the name `spec`
         largest = self.drawn.num_edges[1]
@@ -143,10 +142,8 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         """Return the cost reward of assigning `device`; the first device's includes the cloud hops of empty edges."""
         self._assignment[device] = edge
         self._energy[edge], self._delay[edge] = assigned_edge_cost(self._problem, self._assignment, edge)
-        before, self._objective = (
-            self._objective,
-            float(self._energy.sum() + self._problem.weight * self._delay.max()),
-        )
+        before = self._objective
+        self._objective = float(self._energy.sum() + self._problem.weight * self._delay.max())
         return (before - self._objective) / self._unit
 
 

@@ -23,7 +23,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,20 +169,6 @@ def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, floa
     }
 
 
-@dataclass(frozen=True)
-class Steps:
-    """How the updates of a fine-tuning are made.
-
-    Attributes:
-        learning_rate: of Adam; it falls to 3e-5, linearly over whichever limit is nearer.
-        batch, seed: see `CostGradient`.
-    """
-
-    learning_rate: float = 3e-4
-    batch: int = 16
-    seed: int = 0
-
-
 def finetune(
     network: QNetwork,
     fleets: Sequence[SolvedFleet],
@@ -191,7 +177,9 @@ def finetune(
     *,
     updates: int | None = None,
     minutes: float | None = None,
-    steps: Steps | None = None,
+    learning_rate: float = 3e-4,
+    batch: int = 16,
+    seed: int = 0,
     folder: Path | None = None,
     resume: bool = False,
     report: Report | None = None,
@@ -204,7 +192,8 @@ def finetune(
         choosing: solved fleets on which the best snapshot is chosen.
         unseen: solved fleets for the returned figures, evaluated only before and after training.
         updates, minutes: limits; training stops at whichever it reaches first, and at least one is needed.
-        steps: how the updates are made; None: the defaults of `Steps`.
+        learning_rate: of Adam; it falls to 3e-5, linearly over whichever limit is nearer.
+        batch, seed: see `CostGradient`.
         folder: folder of the saved state; None: the state is not saved.
         resume: continue from the state in `folder`, bit for bit if `minutes` is not used.
         report: called with updates, seconds and the figures of each evaluation on `choosing`, of which there is one
@@ -214,29 +203,21 @@ def finetune(
         The model card's entries: updates, seconds, settings, and the figures before and after on `unseen`.
 
     Raises:
-        ConfigError: there is no limit, no state to resume, or the state is of a version without figures on `unseen`.
+        ConfigError: there is no limit, or no state to resume.
     """
     if updates is None and minutes is None:
         raise ConfigError("finetune: neither updates nor minutes is set; set at least one of them")
-    steps = steps or Steps()
-    first, final = steps.learning_rate, FINAL_LEARNING_RATE
-    learner = CostGradient(network, learning_rate=first, batch=steps.batch, seed=steps.seed)
-    spent_s, before = 0.0, {}
+    learner = CostGradient(network, learning_rate=learning_rate, batch=batch, seed=seed)
     state_path = folder / "state" if folder else None
     if resume:
         if state_path is None or not state_path.exists():
             raise ConfigError(f"finetune: there is no state in {folder} to resume; leave --resume out")
         state = checkpoint.load(state_path)
-        if "unseen_before" not in state:
-            raise ConfigError(
-                f"finetune: the state in {folder} is of a version of hflray that chose and reported on the same "
-                "fleets; leave --resume out to begin anew"
-            )
         learner.load_state_dict(state)
         spent_s, before, best = state["spent"], state["unseen_before"], state["best"]
         best_weights = {key.removeprefix("best/"): value for key, value in state.items() if key.startswith("best/")}
     else:
-        before, best = evaluate(network, unseen), evaluate(network, choosing)
+        spent_s, before, best = 0.0, evaluate(network, unseen), evaluate(network, choosing)
         best_weights = learner.weights()
     limit_s = np.inf if minutes is None else 60.0 * minutes
     every = max(1, (updates or 0) // 10)
@@ -246,7 +227,7 @@ def finetune(
         for fleet_batch in learner.draw(fleets):
             progress = max((time.monotonic() - began) / limit_s, learner.updates / updates if updates else 0.0)
             for group in learner.optimizer.param_groups:
-                group["lr"] = first + min(progress, 1.0) * (final - first)
+                group["lr"] = learning_rate + min(progress, 1.0) * (FINAL_LEARNING_RATE - learning_rate)
             learner.update(fleet_batch)
             done = progress >= 1.0 or learner.updates == updates
             is_due = learner.updates % every == 0 if minutes is None else time.monotonic() - evaluated > EVERY_S
@@ -268,30 +249,14 @@ def finetune(
     learner.load_weights(best_weights)
     network.eval()
     return {
-        "updates": learner.updates,
-        "seconds": round(spent_s),
-        "batch": steps.batch,
-        "seed": steps.seed,
-        "temperature": 1.0,
-        "learning_rate": [first, final],
-        "before": before,
-        "after": evaluate(network, unseen),
+        "updates": learner.updates, "seconds": round(spent_s), "batch": batch, "seed": seed, "temperature": 1.0,
+        "learning_rate": [learning_rate, FINAL_LEARNING_RATE], "before": before, "after": evaluate(network, unseen),
         "fleets_reported_on": len(unseen),
-    }
+    }  # fmt: skip
 
 
 def finetune_file(
-    policy: Path,
-    out: Path,
-    config: Path | None,
-    overrides: list[str],
-    also: list[str],
-    *,
-    updates: int | None,
-    minutes: float | None,
-    steps: Steps,
-    resume: bool,
-    report: Report,
+    policy: Path, out: Path, config: Path | None, overrides: list[str], also: list[str], **options: Any
 ) -> dict[str, Any]:
     """Fine-tune the policy in a file, on the fleets of a configuration, and write the result with its card.
 
@@ -301,7 +266,7 @@ def finetune_file(
         config: a configuration or sweep file; None: all defaults.
         overrides: settings of the fleets, as ``KEY=VALUE``.
         also: further settings; for each there are as many fleets with these settings too.
-        updates, minutes, steps, resume, report: see `finetune`.
+        options: those of `finetune`.
 
     Returns:
         What `finetune` returns.
@@ -309,23 +274,18 @@ def finetune_file(
     Raises:
         ConfigError: see `load_config`, `load_policy` and `finetune`.
     """
-    loaded_config = load_config(config, overrides)
+    configs = [load_config(config, overrides + settings.split()) for settings in ("", *also)]
+    learning = configs[0].learning
     loaded, card = load_policy(policy)
     network = build_network(loaded.spec)
     network.load_state_dict(loaded.state_dict())
-    learning = loaded_config.learning
-    specs = [FleetSpec.of(loaded_config)] + [
-        FleetSpec.of(load_config(config, overrides + settings.split())) for settings in also
-    ]
-    specs = [replace(spec, teacher="best_gain", options={}) for spec in specs]  # training does not use the labels
+    # Training does not use the labels.
+    specs = [replace(FleetSpec.of(variant), teacher="best_gain", options={}) for variant in configs]
     fleets = [fleet for spec in specs for fleet in prepare(spec, learning.fleets // len(specs)).fleets]
     compared = replace(specs[0], teacher="local_search")
     choosing, unseen = (prepare(kind(compared), learning.evaluation_fleets).fleets for kind in (held_out, reporting))
     torch.set_num_threads(1)
-    summary = finetune(
-        network, fleets, choosing, unseen, updates=updates, minutes=minutes, steps=steps,
-        folder=out.with_suffix(".state"), resume=resume, report=report,
-    )  # fmt: skip
+    summary = finetune(network, fleets, choosing, unseen, folder=out.with_suffix(".state"), **options)
     tuned = summary | {"fleets": [s.to_dict() for s in specs], "count": len(fleets), "git_commit": git_commit()}
     save_policy(out, network, card | {"fine_tuned": [*card.get("fine_tuned", []), tuned]})
     return summary

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -50,11 +51,8 @@ def refuse_other_systems(config: ExperimentConfig) -> None:
     A trained policy may be used with any tree.
     """
     cost, limits = config.cost, config.allocation.limits
-    if limits.are_set or (cost.access, cost.compute, cost.download) != (
-        AccessConfig(),
-        ComputeConfig(),
-        DownloadConfig(),
-    ):
+    papers = AccessConfig(), ComputeConfig(), DownloadConfig()
+    if limits.are_set or (cost.access, cost.compute, cost.download) != papers:
         raise ConfigError(
             "cost, allocation.limits: got another physics, a download or limits for the training of a policy, whose "
             "fleets have fdma, dvfs and none of these; accepted: the defaults; leave them out"
@@ -102,35 +100,25 @@ class FleetSpec:
     base: Fleet | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        registry.check("assigner", self.teacher, "learning.teacher.name")
+        devices, edges, beside = (1, math.inf), (1, MOST_EDGES), ""
         if self.base is not None:
             n, m = self.base.num_devices, self.base.num_edges
-            for name, (low, high), accepted in (
-                ("num_edges", self.num_edges, (m, m)), ("num_scheduled", self.num_scheduled, (1, n))
-            ):  # fmt: skip
-                if not accepted[0] <= low <= high <= accepted[1]:
-                    raise ConfigError(
-                        f"learning.{name}: got [{low}, {high}] with fleet.name = {spoken(self.fleet.name)}, of {n} "
-                        f"devices and {m} edges; accepted: {' to '.join(map(str, dict.fromkeys(accepted)))}; correct it"
-                    )
-        registry.check("assigner", self.teacher, "learning.teacher.name")
-        for name in ("num_scheduled", "num_edges", "delay_weight"):
+            devices, edges = (1, n), (m, min(m, MOST_EDGES))
+            beside = f" with fleet.name = {spoken(self.fleet.name)}, of {n} devices and {m} edges"
+        elif (fixed := self.fleet.edge_bandwidths_mhz) is not None:
+            edges, beside = (len(fixed), len(fixed)), f" with {len(fixed)} fixed fleet.edge_bandwidths_mhz"
+        elif (seed := self.fleet.deployment_seed) is not None and self.num_edges[0] != self.num_edges[1]:
+            edges = (self.num_edges[1], self.num_edges[1])
+            beside = f" with fleet.deployment_seed = {seed}, which keeps the edges of one deployment"
+        ends = (("num_scheduled", devices), ("num_edges", edges), ("delay_weight", (0, math.inf)))
+        for name, (least, most) in ends:
             low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise ConfigError(f"learning.{name}: got [{low}, {high}]; 0 < low <= high is needed; correct it")
-        if self.fleet.deployment_seed is not None and self.num_edges[0] != self.num_edges[1]:
-            raise ConfigError(
-                f"learning.num_edges: got {list(self.num_edges)} with fleet.deployment_seed = "
-                f"{self.fleet.deployment_seed}, which keeps the edges of one deployment; accepted: one number of "
-                "edges; give one, or set fleet.deployment_seed to null"
-            )
-        if self.num_edges[1] > MOST_EDGES:
-            raise ConfigError(f"learning.num_edges: got {self.num_edges[1]}; accepted: 1 to {MOST_EDGES}; lower it")
-        fixed = self.fleet.edge_bandwidths_mhz
-        if fixed is not None and self.num_edges != (len(fixed), len(fixed)):
-            raise ConfigError(
-                f"learning.num_edges: got {list(self.num_edges)} with {len(fixed)} fixed fleet.edge_bandwidths_mhz; "
-                f"accepted: {len(fixed)}; correct it, or set the bandwidths to null"
-            )
+            if low <= 0 or not least <= low <= high <= most:
+                accepted = " to ".join(f"{end:g}" for end in dict.fromkeys((least, most)))
+                raise ConfigError(
+                    f"learning.{name}: got [{low}, {high}]{beside}; accepted: {accepted}, with low <= high; correct it"
+                )
 
     @classmethod
     def of(cls, config: ExperimentConfig, held_out: bool = False) -> FleetSpec:
@@ -167,18 +155,13 @@ class FleetSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as JSON values, without the settings that do not change the fleets."""
-        values = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options", "base")
-        }
-        fleet = {
-            k: v
-            for k, v in self.fleet.model_dump(mode="json").items()
-            if k not in ("num_devices", "num_edges", "dense")
-            and not (k in LATER and v == FleetConfig.model_fields[k].default)
-        }
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "base"}
+        fleet = self.fleet.model_dump(mode="json", exclude={"num_devices", "num_edges", "dense"})
+        defaults = FleetConfig().model_dump(mode="json")
+        fleet = {name: value for name, value in fleet.items() if name not in LATER or value != defaults[name]}
         if not self.reporting:  # the field is newer than FORMAT 1: see LATER
             del values["reporting"]
-        tree: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
+        tree: dict[str, Any] = json.loads(json.dumps(values | {"fleet": fleet, "options": dict(self.options)}))
         return tree
 
     @classmethod
@@ -241,13 +224,8 @@ class FleetSpec:
         rng = stream(self.seed, f"{self._stream}/teacher", index)
         labels = assigned(teacher, fleet, work, devices, rng, "learning.teacher.name")
         problem = self.problem(fleet, work)
-        return SolvedFleet(
-            problem,
-            labels.astype(np.int8),
-            assignment_objective(problem, labels),
-            fleet.cycles_per_sample,
-            fleet.samples,
-        )
+        objective = assignment_objective(problem, labels)
+        return SolvedFleet(problem, labels.astype(np.int8), objective, fleet.cycles_per_sample, fleet.samples)
 
 
 class SolvedFleet(NamedTuple):

@@ -198,11 +198,8 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         end = 0
         for n in state["lengths"].tolist():
             part, end = slice(end, end + n), end + n
-            self.episodes.append(
-                whole_episode(
-                    state["rows"][part], state["actions"][part], state["rewards"][part], state["teacher"][part], spaces
-                )
-            )
+            rows, actions, rewards, teacher = (state[name][part] for name in ("rows", "actions", "rewards", "teacher"))
+            self.episodes.append(whole_episode(rows, actions, rewards, teacher, spaces))
         self._num_timesteps = end
         self._num_timesteps_added, self.sampled_timesteps, self._num_episodes_evicted = state["counts"]
         self.rng.bit_generator.state = state["rng"]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.assignment import assigned, build_assigner
+from hflray.config.options import one_of
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
@@ -35,7 +36,6 @@ from hflray.support.arrays import FloatArray, IntArray
 
 ENV_ID = "hflray/Scheduling-v0"
 Reward = Literal["cost", "energy", "accuracy_per_joule"]
-REWARDS: tuple[Reward, ...] = get_args(Reward)
 RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an episode's rewards
 
 
@@ -123,8 +123,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         curve: LearningCurve = DIGITS,
         fleet: FleetConfig | Fleet | None = None,
     ) -> None:
-        if reward not in REWARDS:
-            raise ConfigError(f"reward: got '{reward}'; accepted: {', '.join(REWARDS)}")
+        one_of("reward", reward, get_args(Reward))
         self.fleet_config = fleet or FleetConfig(num_devices=num_devices, num_edges=num_edges)
         num_devices = self.fleet_config.num_devices
         if not 1 <= num_scheduled <= num_devices:

@@ -14,6 +14,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -30,7 +31,7 @@ from hflray.rl.dqn import dqn_config
 from hflray.rl.evaluation import AssignerEvaluation, SchedulerEvaluation
 from hflray.rl.fleets import FleetSpec, held_out, reporting
 from hflray.rl.ppo import environment, ppo_config
-from hflray.rl.solved_fleets import FleetPool, prepare
+from hflray.rl.solved_fleets import prepare
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
 from hflray.support.provenance import git_commit, release
@@ -229,21 +230,18 @@ class AssignerTraining(ResumableTraining):
     def __init__(self, config: ExperimentConfig, report: Report | None = None, workers: int | None = None) -> None:
         quiet_heap()  # minibatches of single transitions differ in length, so that each would fault in its memory anew
         learning, spec = config.learning, FleetSpec.of(config)
-
-        def progress_of(kind: str) -> Callable[[int, int], None] | None:
-            return None if report is None else lambda done, total: report(kind, done, total)
-
-        def solved_pool(fleet_spec: FleetSpec, count: int, name: str, suffix: str = "") -> FleetPool:
+        pools = []
+        for fleet_spec, count, suffix, name in (
+            (spec, learning.fleets, "", "training fleets"),
+            (held_out(spec), learning.evaluation_fleets, "-held-out", "held-out fleets"),
+            (reporting(spec), learning.evaluation_fleets, "-reporting", "fleets to report on"),
+        ):
             folder = learning.cache.rstrip("/") + suffix if learning.cache else None
-            return prepare(fleet_spec, count, folder, workers=workers, progress=progress_of(name))
-
-        def evaluation(fleet_spec: FleetSpec, name: str, suffix: str) -> AssignerEvaluation:
-            pool = solved_pool(fleet_spec, learning.evaluation_fleets, name, suffix)
-            return AssignerEvaluation(pool, progress_of("references"))
-
-        self.pool = solved_pool(spec, learning.fleets, "training fleets")
-        self.evaluate = evaluation(held_out(spec), "held-out fleets", "-held-out")
-        self.evaluate_finished = evaluation(reporting(spec), "fleets to report on", "-reporting")
+            progress = partial(report, name) if report else None
+            pools.append(prepare(fleet_spec, count, folder, workers=workers, progress=progress))
+        self.pool, *unseen = pools
+        solving = partial(report, "references") if report else None
+        self.evaluate, self.evaluate_finished = (AssignerEvaluation(pool, solving) for pool in unseen)
         super().__init__(config)
         self.algorithm = dqn_config(config, self.pool, workers or len(available_cpus())).build_algo()
 

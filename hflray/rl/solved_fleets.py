@@ -97,11 +97,7 @@ def check_same(folder: Path, cached: FleetSpec, required: FleetSpec) -> None:
     """Raise a ConfigError that names the differences if a cache holds another specification than the required one."""
     if cached.hash == required.hash:
         return
-    cached_values, required_values = cached.to_dict(), required.to_dict()
-    cached_values, required_values = (
-        cached_values | cached_values.pop("fleet"),
-        required_values | required_values.pop("fleet"),
-    )
+    cached_values, required_values = (values | values.pop("fleet") for values in (cached.to_dict(), required.to_dict()))
     differ = [
         f"{key} = {cached_values[key]} in the cache, {required_values[key]} in the configuration"
         for key in required_values

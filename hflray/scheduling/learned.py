@@ -24,13 +24,12 @@ from torch import Tensor, nn
 
 from hflray import metrics
 from hflray.assignment.d3qn import one_thread
-from hflray.assignment.policy import filled, read_policy
+from hflray.assignment.policy import read_policy
 from hflray.errors import ConfigError
 from hflray.scheduling.base import Scheduler, highest
 from hflray.scheduling.context import BEFORE_CLASSES, RoundContext, device_rows
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.pinned import locate
-from hflray.support.reader import UnfitError
 
 SHIPPED = Path(__file__).with_name("policies") / "digits.safetensors"
 SETTING = "scheduling.options.policy"
@@ -130,12 +129,7 @@ def load_scores(path: str | Path) -> tuple[ScoreNetwork, dict[str, Any]]:
     Raises:
         ConfigError: the file is missing, damaged, changed since it was written, or no policy of a scheduler.
     """
-    saved, tensors = read_policy(path, SETTING, FIX)
-    try:
-        network = filled(lambda: ScoreNetwork(ScoreSpec(**saved["spec"])), tensors)
-        if saved["card"].get("trained_on", {}).get("target") is None:
-            raise UnfitError("its card lacks trained_on.target")
-    except (TypeError, ValueError, RuntimeError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{SETTING}: {path} is no policy of a scheduler of this version ({first}); {FIX}") from None
-    return network.eval().requires_grad_(False), saved["card"]
+    network, card = read_policy(path, SETTING, FIX, lambda spec: ScoreNetwork(ScoreSpec(**spec)))
+    if card.get("trained_on", {}).get("target") is None:
+        raise ConfigError(f"{SETTING}: {path} is no policy of a scheduler (its card lacks trained_on.target); {FIX}")
+    return network, card

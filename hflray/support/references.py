@@ -335,12 +335,8 @@ def pickle_by_value(register: Callable[[ModuleType], object]) -> None:
     if register not in _by_value:
         _by_value.append(register)
         for module in _modules.values():
-            _tell(register, module)
-
-
-def _tell(register: Callable[[ModuleType], object], module: ModuleType) -> None:
-    if isinstance(getattr(module, "__loader__", None), _Loader):
-        register(module)
+            if isinstance(getattr(module, "__loader__", None), _Loader):
+                register(module)
 
 
 def _own_of(module: ModuleType) -> dict[str, Any]:
@@ -408,7 +404,8 @@ def _check(source: Source) -> None:
     folder = Path(source.path).parent
     for line, root in _roots(tree):
         beside = root == "" or (folder / f"{root}.py").is_file() or (folder / root / "__init__.py").is_file()
-        if beside and not (root and is_installed(root)):
+        # The first entry of `sys.path` is the present folder.
+        if beside and not (root and find_module(root, sys.path[1:])):
             raise ConfigError(
                 f"{source.name}:{line}: it imports {repr(root) if root else 'relatively'} from its own folder, and a "
                 "reference takes one file along; put that code into the file, or install it as a package"
@@ -461,7 +458,7 @@ def _run(source: Source) -> ModuleType:
         del sys.modules[name]
         raise ConfigError(f"{blame(error) or source.name}; correct the file") from error
     for register in _by_value:
-        _tell(register, module)
+        register(module)
     return module
 
 
@@ -533,11 +530,6 @@ def own_module(name: str, outside: Path) -> Path | None:
     if any(Path(path).resolve().is_relative_to(outside.resolve()) for path in paths):
         return None
     return Path(specs[-1].origin or "")
-
-
-def is_installed(root: str) -> bool:
-    """Return whether a package is found without the first entry of `sys.path`, which is the present folder."""
-    return bool(find_module(root, sys.path[1:]))
 
 
 def _paths(specs: Sequence[ModuleSpec]) -> list[str]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from hflray.support.terminal.output import Waiting, say, timed_line
+from hflray.support.terminal.output import Waiting, say, timed
 from hflray.support.terminal.tables import fold
 
 TRIALS = "trials"  # the name of the line about all trials
@@ -81,10 +81,9 @@ class SweepProgress:
     @contextmanager
     def phase(self, text: str) -> Iterator[None]:
         """Show `text` during a phase outside the trials, and for how long it lasts."""
-        label = Waiting(text)
-        self._progress.update(self._total, note=label)
+        self._progress.update(self._total, note=Waiting(text))
         try:
-            with nullcontext() if self._live or self._quiet else timed_line(self._console, label, text):
+            with nullcontext() if self._live or self._quiet else timed(self._console, text):
                 yield
         finally:
             self._progress.update(self._total, note="")

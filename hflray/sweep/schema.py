@@ -66,6 +66,8 @@ def sweep_schema() -> Schema:
         axis["properties"][form]["minItems"] = 1
     for owner in (schema, *models.values()):
         for name, value in owner["properties"].items():
+            if "description" in value:
+                value["description"] = " ".join(value["description"].split())
             if "$ref" in value:  # a section may be empty, as when all lines below its key are commented out
                 owner["properties"][name] = {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}]}
     schema["properties"]["experiment"] = {"$ref": "#/$defs/ExperimentConfig"}

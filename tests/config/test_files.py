@@ -196,6 +196,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
         ("a: !!timestamp x\n", ["cannot be read"]),
         (f"seed: 1\na: {'9' * 5000}\n", ["digits", "correct it"]),
         ('"a\\nb": 1\n', ["line 1", "key 'a\\nb'", "remove it"]),
+        ('a: "\\ud800"\n', ["surrogates not allowed", "correct it"]),
         ("# comment\n" * 60_000, ["at most 200,000 characters"]),
         ("a: \0\n", ["not valid YAML", "special characters"]),
     ],

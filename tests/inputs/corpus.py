@@ -84,8 +84,8 @@ MENDED = (
     file("an empty key", "'': unknown key", "'': 1\n"),
     file("the date 2026-13-45", "month must be", "description: 2026-13-45\n"),
     file("the number `0x_`", "cannot be read", "experiment: {seed: 0x_}\n"),
-    file("a number of 5,000 digits", "at most 19 digits", f"experiment: {{seed: {'9' * 5000}}}\n"),
-    file("half a character, `\\ud800`", "half a character", 'description: "\\ud800"\n'),
+    file("a number of 5,000 digits", "digits", f"experiment: {{seed: {'9' * 5000}}}\n"),
+    file("half a character, `\\ud800`", "surrogates not allowed", 'description: "\\ud800"\n'),
     file("a long file", "200,000 characters", "- [a, b, c]\n" * 100_000),
     file("a file whose name begins with another letter", None, SMALL, "été.yaml"),
     overrides(

@@ -94,7 +94,7 @@ def test_a_pools_folder_is_read_once(pool) -> None:
     "options, message",
     [
         ({"reward": "profit"}, "learning.reward: got 'profit'"),
-        ({"features": "dbm"}, "unknown set 'dbm'"),
+        ({"features": "dbm"}, "learning.features: got 'dbm'; accepted: "),
         ({"num_edges": 3}, "up to 4 edges"),
         ({"features": "paper"}, "'paper' rows cannot be padded"),
         ({"features": "paper_db"}, "'paper_db' rows cannot be padded"),

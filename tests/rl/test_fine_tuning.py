@@ -13,7 +13,7 @@ from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.rl import fine_tuning as module
 from hflray.rl.command import main
-from hflray.rl.fine_tuning import CostGradient, Steps, batch_of, evaluate, finetune
+from hflray.rl.fine_tuning import CostGradient, batch_of, evaluate, finetune
 from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.solved_fleets import read_spec
 from hflray.support import checkpoint
@@ -26,7 +26,7 @@ def test_fine_tuning_improves_random_weights(fleets):
     net = tiny_network()
     before, ratios = evaluate(net, fleets[30:]), []
     summary = finetune(
-        net, fleets[:20], fleets[20:30], fleets[30:], updates=60, steps=Steps(learning_rate=3e-3, batch=8),
+        net, fleets[:20], fleets[20:30], fleets[30:], updates=60, learning_rate=3e-3, batch=8,
         report=lambda updates, seconds, figures: ratios.append(figures["mean_ratio"]),
     )  # fmt: skip
     after = evaluate(net, fleets[30:])
@@ -44,7 +44,7 @@ def test_the_reporting_fleets_do_not_choose_the_snapshot(fleets, monkeypatch):
         module, "evaluate", lambda net, subset: evaluated.append(list(map(id, subset))) or evaluate(net, subset)
     )
     for net, unseen in zip(nets, (fleets[16:18], fleets[18:20]), strict=True):
-        finetune(net, fleets[:12], fleets[12:16], unseen, updates=20, steps=Steps(learning_rate=3e-2, batch=4))
+        finetune(net, fleets[:12], fleets[12:16], unseen, updates=20, learning_rate=3e-2, batch=4)
         on_unseen = [number for number, subset in enumerate(evaluated) if subset == list(map(id, unseen))]
         assert on_unseen == [0, len(evaluated) - 1]
         evaluated.clear()
@@ -53,22 +53,12 @@ def test_the_reporting_fleets_do_not_choose_the_snapshot(fleets, monkeypatch):
 
 def test_a_run_resumes_from_its_folder(fleets, tmp_path):
     parts = fleets[:8], fleets[8:12], fleets[12:14]
-    first = finetune(tiny_network(), *parts, updates=4, steps=Steps(batch=2), folder=tmp_path)
-    summary = finetune(tiny_network(3), *parts, updates=8, steps=Steps(batch=2), folder=tmp_path, resume=True)
+    first = finetune(tiny_network(), *parts, updates=4, batch=2, folder=tmp_path)
+    summary = finetune(tiny_network(3), *parts, updates=8, batch=2, folder=tmp_path, resume=True)
     assert summary["updates"] == 8
     assert summary["before"] == first["before"]  # of the first network, not of the resumed one
     with pytest.raises(ConfigError, match="resume"):
         finetune(tiny_network(), *parts, updates=4, folder=tmp_path / "empty", resume=True)
-
-
-def test_a_state_that_chose_and_reported_on_the_same_fleets_is_refused(fleets, tmp_path):
-    parts = fleets[:8], fleets[8:12], fleets[12:14]
-    finetune(tiny_network(), *parts, updates=4, steps=Steps(batch=2), folder=tmp_path)
-    state = checkpoint.load(tmp_path / "state")
-    state["before"] = state.pop("unseen_before")
-    checkpoint.save(tmp_path / "state", state)
-    with pytest.raises(ConfigError, match="chose and reported on the same fleets"):
-        finetune(tiny_network(), *parts, updates=8, steps=Steps(batch=2), folder=tmp_path, resume=True)
 
 
 def test_a_limit_is_needed(fleets):

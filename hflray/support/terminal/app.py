@@ -57,17 +57,14 @@ def _summary(command: Any) -> str:
 
 def group(**options: Any) -> typer.Typer:
     """Return a new application with several commands."""
-    settings: dict[str, Any] = {"cls": Commands, "add_completion": False, "no_args_is_help": True}
-    return _new(**(settings | options))
+    settings: dict[str, Any] = {"cls": Commands, "no_args_is_help": True}
+    return single(**(settings | options))
 
 
-def single() -> typer.Typer:
+def single(**options: Any) -> typer.Typer:
     """Return a new application with one command, which is declared by ``@app.command(context_settings=HELP)``."""
-    return _new(add_completion=False)
-
-
-def _new(**options: Any) -> typer.Typer:
-    return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=HELP, **options)
+    plain: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return typer.Typer(context_settings=HELP, **(plain | options))
 
 
 def exit_code(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> int:

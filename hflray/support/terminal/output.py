@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 from rich.console import Console, ConsoleOptions
 from rich.logging import RichHandler
@@ -19,7 +18,6 @@ from hflray.support.text import visible
 
 WIDE = 100_000  # the width of a log file, where no line is broken
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-_unfinished: WeakSet[Console] = WeakSet()  # the outputs whose last line waits for its seconds
 
 
 class SafeConsole(Console):
@@ -72,13 +70,9 @@ class Waiting:
     def __init__(self, text: str) -> None:
         self._text, self._began = text, time.monotonic()
 
-    @property
-    def passed_s(self) -> float:
-        """The seconds since the text was made."""
-        return time.monotonic() - self._began
-
     def __str__(self) -> str:
-        return f"{self._text}, {self.passed_s:.0f} s" if self.passed_s >= 1 else self._text
+        passed_s = time.monotonic() - self._began
+        return f"{self._text}, {passed_s:.0f} s" if passed_s >= 1 else self._text
 
     def __format__(self, form: str) -> str:
         return format(str(self), form)
@@ -89,43 +83,27 @@ class Waiting:
 
 @contextmanager
 def waiting(console: Console, text: str, quiet: bool = False) -> Iterator[None]:
-    """Say what a block does and for how long: in a status line on a terminal, and in one line elsewhere.
-
-    The line of a log file ends with the seconds when the block ends. It is visible, without them, from the beginning.
-    """
-    label = Waiting(text)
+    """Say what a block does and for how long: in a status line on a terminal, and by `timed` elsewhere."""
     if quiet:
         yield
-    elif console.is_terminal:
-        with console.status(label):
-            yield
     else:
-        with timed_line(console, label, text):
+        with console.status(Waiting(text)) if console.is_terminal else timed(console, text):
             yield
 
 
 @contextmanager
-def timed_line(console: Console, label: Waiting, text: str) -> Iterator[None]:
-    """Print ``text …`` at once, and the seconds of the block on the same line when it ends.
-
-    If `say` prints another line meanwhile, the seconds get a line of their own.
-    """
-    console.print(f"{text} …", end="", **_PLAIN)
-    console.file.flush()
-    _unfinished.add(console)
+def timed(console: Console, text: str) -> Iterator[None]:
+    """Print ``text …`` at once, and how long the block took when it ends."""
+    begun_s = time.monotonic()
+    say(console, f"{text} …")
     try:
         yield
     finally:
-        start = "" if console in _unfinished else f"{text}:"
-        _unfinished.discard(console)
-        console.print(f"{start} {label.passed_s:.1f} s", **_PLAIN)
+        say(console, f"{text}: {time.monotonic() - begun_s:.1f} s")
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is, after the end of a line that `timed_line` has begun."""
-    if console in _unfinished:
-        _unfinished.discard(console)
-        console.print()
+    """Print a line as it is."""
     console.print(text, style=style, **_PLAIN)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
@@ -123,9 +124,9 @@ class TextTable:
             _Column(heading, [row[number] for row in self.rows], letter == "r")
             for number, (heading, letter) in enumerate(zip(self.headings, self._letters, strict=True))
         ]
-        for part in _parts(columns, options.max_width - MARGIN):
+        for part, names in _parts(columns, options.max_width - MARGIN):
             yield Text("")
-            for line, number in part.lines():
+            for line, number in _lines(part, names, options.max_width - MARGIN):
                 style = "bold" if number is None or number in self.bold else ""
                 yield Text(" " * MARGIN + line, style=style, no_wrap=True, overflow="ignore")
         yield Text("")
@@ -142,8 +143,7 @@ def _text(text: str, style: str, width: int) -> Iterator[Text]:
         yield Text(line, style=style, no_wrap=True, overflow="ignore")
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     """A heading, a text for each row, and whether the texts are aligned to the right."""
 
     heading: str
@@ -155,110 +155,61 @@ class _Column:
         """The width with a heading of one word a line."""
         return max(map(cell_len, ["", *self.heading.split(), *self.cells]))
 
-    @property
-    def widest(self) -> int:
-        """The width with a heading of one line."""
-        return max(cell_len(self.heading), self.narrowest)
-
-    def put(self, text: str, width: int) -> str:
-        """Return a line of a cell, aligned in `width`."""
+    def aligned(self, lines: Sequence[str], number: int, width: int) -> str:
+        """Return a line of a cell, aligned in `width`; it is empty where the cell has fewer lines."""
+        text = lines[number] if number < len(lines) else ""
         spaces = " " * (width - cell_len(text))
         return spaces + text if self.right else text + spaces
 
 
-@dataclass
-class _Beside:
-    """Columns beside each other.
+def _parts(columns: Sequence[_Column], width: int) -> list[tuple[list[_Column], _Column | None]]:
+    """Return the columns of each part, and the column of names if they stand on lines of their own."""
 
-    Attributes:
-        columns: the columns.
-        widths: their widths.
-        gap: the number of spaces between them.
-        above: the column of names, if they stand on lines of their own; else None.
-        width: the width of the output.
-    """
+    def fit(part: Sequence[_Column], room: int) -> bool:
+        return sum(column.narrowest for column in part) + GAP * (len(part) - 1) <= room
 
-    columns: Sequence[_Column]
-    widths: list[int]
-    gap: int
-    above: _Column | None
-    width: int
-
-    def lines(self) -> Iterator[tuple[str, int | None]]:
-        """Yield each line with the number of its row, which is None for the headings and the rule below them."""
-        indent = " " * INDENT if self.above else ""
-        if self.above and self.above.heading:
-            yield self.above.heading, None
-        headings = [_words(column.heading, width) for column, width in zip(self.columns, self.widths, strict=True)]
-        height = max(map(len, headings))
-        for line in self._lines([[""] * (height - len(heading)) + heading for heading in headings]):
-            yield indent + line, None
-        lengths = [len(indent) + sum(self.widths) + self.gap * (len(self.widths) - 1)]
-        if self.above:
-            lengths += [cell_len(line) for name in self.above.cells for line in fold(name, self.width)]
-        yield "─" * max(lengths), None
-        for number in range(len(self.columns[0].cells)):
-            if self.above:
-                for line in fold(self.above.cells[number], self.width):
-                    yield line, number
-            cells = [fold(column.cells[number], width) for column, width in zip(self.columns, self.widths, strict=True)]
-            for line in self._lines(cells):
-                yield indent + line, number
-
-    def _lines(self, cells: list[list[str]]) -> Iterator[str]:
-        for number in range(max(map(len, cells))):
-            texts = [
-                column.put(lines[number] if number < len(lines) else "", width)
-                for column, lines, width in zip(self.columns, cells, self.widths, strict=True)
-            ]
-            yield (" " * self.gap).join(texts).rstrip()
-
-
-def _words(heading: str, width: int) -> list[str]:
-    """Break a heading into lines at its spaces, and words that are longer than `width` as `fold` does."""
-    lines = [""]
-    for word in heading.split():
-        if lines[-1] and cell_len(f"{lines[-1]} {word}") > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return [part for line in lines for part in fold(line, width)]
-
-
-def _fitted(columns: Sequence[_Column], width: int, above: _Column | None = None) -> tuple[_Beside, bool]:
-    """Return the columns beside each other in `width` characters, and whether they fit; if not, the last is cut."""
-    room = width - (INDENT if above else 0)
-    for gap in (WIDE_GAP, GAP):
-        widths = [column.widest for column in columns]
-        if sum(widths) + gap * (len(columns) - 1) <= room:
-            return _Beside(columns, widths, gap, above, width), True
-    widths = [column.narrowest for column in columns]
-    spare = missing = room - sum(widths) - GAP * (len(columns) - 1)
-    for number, column in enumerate(columns):
-        if column.widest - widths[number] <= spare:
-            spare -= column.widest - widths[number]
-            widths[number] = column.widest
-    widths[-1] = max(1, widths[-1] + min(0, missing))
-    return _Beside(columns, widths, GAP, above, width), missing >= 0
-
-
-def _parts(columns: Sequence[_Column], width: int) -> list[_Beside]:
-    """Lay the columns out in one part or in several parts below each other."""
-    whole, fits = _fitted(columns, width)
-    if fits or len(columns) == 1:
-        return [whole]
     names, *values = columns
-    long = names.narrowest > LONG_NAME
-    whole, fits = _fitted(values, width, names)
-    if long and fits:
-        return [whole]
-    above = names if long or names.narrowest + GAP + max(column.narrowest for column in values) > width else None
-    beside = [] if above else [names]
-    parts: list[_Beside] = []
-    chosen: list[_Column] = []
+    if not values or fit(columns, width):
+        return [(list(columns), None)]
+    widest = max(column.narrowest for column in values)
+    above = names if names.narrowest > LONG_NAME or names.narrowest + GAP + widest > width else None
+    beside, room = ([], width - INDENT) if above else ([names], width)
+    parts: list[list[_Column]] = [[]]
     for column in values:
-        if chosen and not _fitted([*beside, *chosen, column], width, above)[1]:
-            parts.append(_fitted([*beside, *chosen], width, above)[0])
-            chosen = []
-        chosen.append(column)
-    return [*parts, _fitted([*beside, *chosen], width, above)[0]]
+        if parts[-1] and not fit([*beside, *parts[-1], column], room):
+            parts.append([])
+        parts[-1].append(column)
+    return [([*beside, *part], above) for part in parts]
+
+
+def _lines(columns: Sequence[_Column], names: _Column | None, width: int) -> Iterator[tuple[str, int | None]]:
+    """Yield each line of a part with the number of its row, which is None for the headings and the rule below them."""
+    indent, gaps = " " * INDENT if names else "", len(columns) - 1
+    room = width - len(indent)
+    widths = [max(cell_len(column.heading), column.narrowest) for column in columns]
+    gap = WIDE_GAP if sum(widths) + WIDE_GAP * gaps <= room else GAP
+    if sum(widths) + gap * gaps > room:
+        widths = [column.narrowest for column in columns]
+        widths[-1] = max(1, min(widths[-1], room - sum(widths[:-1]) - gap * gaps))
+
+    def row(cells: list[list[str]]) -> Iterator[str]:
+        for number in range(max(map(len, cells))):
+            laid_out = zip(columns, cells, widths, strict=True)
+            line = (" " * gap).join(column.aligned(lines, number, wide) for column, lines, wide in laid_out)
+            yield (indent + line).rstrip()
+
+    headings = [fold(column.heading, wide) for column, wide in zip(columns, widths, strict=True)]
+    height = max(map(len, headings))
+    if names and names.heading:
+        yield names.heading, None
+    for line in row([[""] * (height - len(heading)) + heading for heading in headings]):
+        yield line, None
+    above = [fold(name, width) for name in names.cells] if names else [[] for _ in columns[0].cells]
+    lengths = [len(indent) + sum(widths) + gap * gaps, *(cell_len(line) for name in above for line in name)]
+    yield "─" * max(lengths), None
+    for number, name in enumerate(above):
+        for line in [
+            *name,
+            *row([fold(column.cells[number], wide) for column, wide in zip(columns, widths, strict=True)]),
+        ]:
+            yield line, number

@@ -1,4 +1,4 @@
-"""hflray.support.terminal.output: a file has no width, and a wait is one line that ends with its seconds."""
+"""hflray.support.terminal.output: a file has no width, and a wait is told when it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hflray.support.terminal import output
-from hflray.support.terminal.output import WIDE, Waiting, new_console, say, show_log, timed_line, waiting
+from hflray.support.terminal.output import WIDE, Waiting, new_console, say, show_log, timed, waiting
 
 
 def console_of(terminal: bool) -> tuple[Console, io.StringIO]:
@@ -26,20 +26,12 @@ def test_a_file_has_no_width_unless_columns_names_one(monkeypatch) -> None:
     assert new_console().width == 72
 
 
-def test_a_wait_is_one_line_of_a_file_with_its_seconds() -> None:
+def test_a_file_has_a_line_when_a_wait_begins_and_one_with_its_seconds() -> None:
     console, file = console_of(False)
     with waiting(console, "starting [Ray]"):
-        assert file.getvalue() == "starting [Ray] …"
-    assert re.fullmatch(r"starting \[Ray\] … \d+\.\d s\n", file.getvalue())
-
-
-def test_a_line_in_between_does_not_mix_with_the_line_of_the_wait() -> None:
-    console, file = console_of(False)
-    with waiting(console, "measuring"):
+        assert file.getvalue() == "starting [Ray] …\n"
         say(console, "a note")
-    first, note, last = file.getvalue().splitlines()
-    assert (first, note) == ("measuring …", "a note")
-    assert re.fullmatch(r"measuring: \d+\.\d s", last)
+    assert re.fullmatch(r"starting \[Ray\] …\na note\nstarting \[Ray\]: \d+\.\d s\n", file.getvalue())
 
 
 def test_a_wait_that_fails_ends_its_line() -> None:
@@ -76,7 +68,7 @@ def test_log_lines_are_whole_and_stand_on_lines_of_their_own(monkeypatch, termin
     console, file = console_of(terminal)
     show_log(console)
     text = "a message of a library " * 4
-    with timed_line(console, Waiting("measuring"), "measuring"):
+    with timed(console, "measuring"):
         logging.getLogger("hflray.test").warning(text)
     lines = file.getvalue().splitlines()
     assert text.strip() in " ".join(" ".join(re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).split()).split())
