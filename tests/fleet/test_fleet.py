@@ -110,6 +110,12 @@ def test_take_keeps_order_and_edges():
     assert fleet.take([]).num_devices == 0
 
 
+@pytest.mark.parametrize("bad", [[6], [-1], [0.5], [True, False, True, False, False, False], [[0]]])
+def test_take_refuses_arrays_that_are_no_indices(bad):
+    with pytest.raises(ConfigError, match="devices"):
+        draw(num_devices=6, num_edges=2).take(bad)
+
+
 def test_arrays_are_read_only_copies_of_the_callers_arrays():
     fleet = draw(num_devices=4, num_edges=2)
     for derived in (fleet, fleet.take([1, 2]), fleet.with_samples([1, 2, 3, 4])):
@@ -239,6 +245,14 @@ def test_a_deployments_edges_have_the_distribution_of_a_fleets_edges():
     assert (shadow_db.mean(), shadow_db.std()) == pytest.approx((0.0, 8.0), abs=0.25)
 
 
+def test_fixed_bandwidths_override_the_deployments_bandwidths():
+    fixed = draw(3, num_edges=2, deployment_seed=1, edge_bandwidths_mhz=(2.5, 1.0))
+    drawn = draw(3, num_edges=2, deployment_seed=1)
+    assert fixed.edge_bandwidth_hz.tolist() == [2.5e6, 1e6]
+    for name in ("edge_position_m", "cloud_gain", "gain", "samples"):
+        np.testing.assert_array_equal(getattr(fixed, name), getattr(drawn, name))
+
+
 def test_without_a_deployment_seed_everything_is_drawn_as_before():
     # These sums were computed at commit 6c93c38, before the setting existed.
     fleet = draw(5, num_devices=3, num_edges=2)
@@ -325,6 +339,15 @@ def test_other_links_have_all_their_gains_compared(own):
     gain = links.gain(np.arange(40)[:, None], np.arange(300))
     expected = np.argsort(-gain, axis=1, kind="stable")[:, :3]
     np.testing.assert_array_equal(links.strongest(np.arange(40), 3), expected)
+
+
+def test_as_many_links_as_the_limit_are_computed_at_once(monkeypatch):
+    fleet = draw(num_devices=40, num_edges=30, dense=False)
+    monkeypatch.setattr(link_module, "DENSE_LINKS", 60)
+    assert fleet.gain[[3, 5]].shape == (2, 30)
+    assert isinstance(fleet.take([3, 5]).gain, np.ndarray)
+    with pytest.raises(ConfigError, match="links: 61 requested at once of a fleet of 40 devices and 30 edges"):
+        fleet.gain[np.zeros(61, dtype=int), np.zeros(61, dtype=int)]
 
 
 def test_links_and_fleets_cannot_be_changed_and_are_compared_by_identity():

@@ -271,6 +271,7 @@ LITERAL = (
 )  # fmt: skip
 
 
+@pytest.mark.slow  # up to 40 s of a CPU
 def test_algorithm_5_as_printed_learns_where_one_edge_is_strong(tmp_path) -> None:
     # There are three edges. The printed settings stay below whole episodes of a large buffer, so the bar is low.
     small_network = ("learning.hidden=16", "scheduling.num_scheduled=10", "fleet.num_edges=3")

@@ -63,6 +63,26 @@ def test_the_teacher_reward_is_plus_or_minus_one(pool) -> None:
     assert rewards.tolist() == [-1.0] + [1.0] * (len(labels) - 1)
 
 
+def test_the_cost_reward_adds_up_to_the_objective(pool) -> None:
+    env = DeviceAssignmentEnv(pool, reward="cost")
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        _, info = env.reset()
+        solved = pool[info["fleet"]]
+        h, m = len(solved.labels), len(solved.problem.bandwidth)
+        actions = rng.integers(m, size=h)
+        total = sum(env.step(edge)[1] for edge in actions)
+        # The episode shuffles the devices. The rows identify each device; the labels could not.
+        order = [int(np.flatnonzero((solved.rows("db", env.num_edges) == row).all(axis=1))[0]) for row in info["rows"]]
+        assignment = np.empty(h, dtype=int)
+        assignment[order] = actions
+        assert -total * solved.objective / h == pytest.approx(
+            assignment_objective(solved.problem, assignment), rel=1e-6
+        )
+    _, _, rewards = play(env)
+    assert rewards.sum() == pytest.approx(-len(rewards), rel=1e-6)  # for the teacher's assignment
+
+
 def test_devices_are_shuffled_together_with_their_labels(pool) -> None:
     env = DeviceAssignmentEnv(pool, shuffle=True)
     plain = pool[2].rows("db", env.num_edges)

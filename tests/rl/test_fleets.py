@@ -210,6 +210,25 @@ def test_a_cache_of_another_configuration_is_refused(tmp_path) -> None:
         assert "give another folder" in str(error.value)
 
 
+def test_a_flipped_byte_is_never_trained_on(tmp_path) -> None:
+    pool = prepare(FLEETS, 1, tmp_path)
+    for path in (tmp_path / SPEC_FILE, *tmp_path.glob("fleets-*.npz")):
+        whole, refused = path.read_bytes(), 0
+        for index in range(len(whole)):
+            path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+            try:
+                damaged = FleetPool(tmp_path)
+            except ConfigError as error:
+                assert "\n" not in str(error)
+                refused += 1
+            else:  # a space, a date, or another byte that the values do not depend on
+                assert damaged.spec == pool.spec
+                assert len(damaged) == 1
+                assert equal(damaged[0], pool[0])
+        assert refused > len(whole) / 2
+        path.write_bytes(whole)
+
+
 def test_folders_that_are_not_caches_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="holds no solved fleets"):
         FleetPool(tmp_path)

@@ -65,6 +65,13 @@ def test_single_transitions_are_drawn_uniformly() -> None:
     assert buffer.sampled_timesteps == 400 * 50
 
 
+def test_the_seed_decides_the_samples() -> None:
+    one, two, other = filled(), filled(), WholeEpisodeReplayBuffer(100, seed=6)
+    other.add(list(filled().episodes))
+    first, second, third = ([numbers(b.sample(30)) for _ in range(5)] for b in (one, two, other))
+    assert first == second != third
+
+
 def test_a_state_saved_without_pickle_continues_the_draws(tmp_path) -> None:
     buffer = filled(capacity=60)
     buffer.sample(30)

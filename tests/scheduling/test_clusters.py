@@ -348,6 +348,19 @@ def test_coordinates_keep_distances():
     np.testing.assert_array_equal(_coordinates(vectors[:, :4]), vectors[:, :4])
 
 
+def test_k_may_be_the_number_of_devices():
+    assert cluster_devices(np.eye(4, dtype="f4"), 4, seed=0).tolist() == [0, 1, 2, 3]
+
+
+def test_equal_vectors_have_equal_coordinates():
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(3, 50)), 2, axis=0).astype("f4")
+    points = _coordinates(vectors)
+    assert points.shape == (6, 6)
+    np.testing.assert_allclose(points[::2], points[1::2], atol=1e-6)
+    square = vectors[:, :6]
+    np.testing.assert_array_equal(_coordinates(square), square)  # no more weights than devices
+
+
 def test_equal_vectors_make_fewer_clusters():
     with pytest.warns(match="distinct clusters"):
         labels = cluster_devices(np.ones((6, 3), dtype="f4"), 3, seed=0)
