@@ -98,8 +98,8 @@ def plan_file(
         raise ConfigError(f"--set: all of {', '.join(SEARCHED)} are fixed; leave one of them to the search")
     limits = {"seconds": seconds, "joules": joules}
     given = [name for name, limit in limits.items() if limit is not None]
-    minimised = {("joules",): metrics.DELAY_TO_TARGET_S, ("seconds",): metrics.ENERGY_TO_TARGET_J}
-    metric = minimised.get(tuple(given), metrics.OBJECTIVE_TO_TARGET)
+    minimised = {"joules": metrics.DELAY_TO_TARGET_S, "seconds": metrics.ENERGY_TO_TARGET_J}
+    metric = minimised[given[0]] if len(given) == 1 else metrics.OBJECTIVE_TO_TARGET
     search = {"metric": metric, "mode": "min", "seeds": SEEDS}
     search |= {"delay_weight": weight} if metric == metrics.OBJECTIVE_TO_TARGET else {}
     tree = file.model_dump(mode="json", exclude_unset=True)
@@ -262,12 +262,13 @@ def pareto(tried: Sequence[Setting]) -> Figure:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     whole = [one for one in tried if one.whole]
-    points = [tuple(fmean(one.took(name)) for name in TOOK) for one in whole]
-    for one, at in zip(whole, points, strict=True):
-        ends = [[[at[k] - min(one.took(name))], [max(one.took(name)) - at[k]]] for k, name in enumerate(TOOK)]
+    points = [(fmean(one.took(TOOK[0])), fmean(one.took(TOOK[1]))) for one in whole]
+    for one, (x, y) in zip(whole, points, strict=True):
+        seconds, joules = map(one.took, TOOK)
         axes.errorbar(
-            *at, xerr=ends[0], yerr=ends[1], fmt="o", ms=4, lw=0.6, color=BLUE, mfc=BLUE if one.meets else "white"
-        )
+            x, y, [[y - min(joules)], [max(joules) - y]], [[x - min(seconds)], [max(seconds) - x]], fmt="o", ms=4,
+            lw=0.6, color=BLUE, mfc=BLUE if one.meets else "white",
+        )  # fmt: skip
     front = sorted(a for a in points if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points))
     axes.plot([x for x, _ in front], [y for _, y in front], color="0.4", lw=1)
     if tried[0].meets:
@@ -284,8 +285,10 @@ def pareto(tried: Sequence[Setting]) -> Figure:
 
 
 def write_plan(file: SweepFile, tried: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write the picture, and the sweep file of the recommended setting if there is one; return the paths."""
-    paths = save(pareto, tried, folder, PICTURE)
+    """Write a picture of the settings that reached the accuracy with all seeds, and the sweep file of the recommended
+    one; return the paths of what there is.
+    """
+    paths = save(pareto, tried, folder, PICTURE) if any(one.whole for one in tried) else []
     if not tried[0].meets:
         (folder / YAML).unlink(missing_ok=True)  # of a plan before this one
         return paths

@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
 from hflray import metrics
 from hflray.errors import ConfigError
+from hflray.seeding import stream
 from hflray.sweep import Axis, SearchConfig, SweepFile, make_trial
 from hflray.sweep.trials import first_values
 from hflray.tracking import Journal
@@ -36,7 +38,9 @@ RESULT = "search"  # the key of a trial's figure for the search in what it repor
 WORST = 1e12  # the figure of a trial without the search's metric
 SEED = "seed"
 RUNGS = 80  # of halving by cost; half of them are below a cost of 1
-TRIES = 100  # draws in a row that bring no new setting, after which a search of settings ends
+# What Optuna suggests again and again is changed at random in one of its settings, after so many tries in two, and so
+# on; after the most tries a search of settings ends.
+EACH, TRIES = 20, 200
 
 
 def worst(mode: str) -> float:
@@ -204,8 +208,9 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
     """Suggests the runs of a search of settings (``tune.search.seeds``): those that have begun, then later seeds, then
     the first seeds of new settings.
 
-    The first setting is the first value of each axis. A setting that the configuration refuses is passed over. Optuna
-    chooses among the places of a ``choice``, so that its values may be mappings.
+    The first setting is the first value of each axis. A setting that the configuration refuses is passed over. Where
+    Optuna suggests what was drawn before, a neighbour of it is drawn. Optuna chooses among the places of a ``choice``,
+    so that its values may be mappings.
 
     Args:
         file, past, write: see `TrialSearch`.
@@ -226,8 +231,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         self._seeds = range(first, first + settings.seeds)
         self._settings: dict[str, _Setting] = {}
         self._running: dict[str, tuple[_Setting, int]] = {}
+        self._exhausted = False
         self._next = 1 + max((trial.number for trial in past), default=-1)
-        self._draws = 0
         self._begun = [trial for trial in past if trial.ending is None or trial.failed]
         places = {key: tune.choice(list(range(len(axis.choice)))) if axis.choice is not None else _domain(axis)
                   for key, axis in file.sweep.items()}  # fmt: skip
@@ -280,23 +285,32 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
 
     def _draw(self) -> _Setting | None:
         """Return a setting that has not been drawn, with its first seed due; None: there are enough, or no others."""
-        for _ in range(TRIES if len(self._settings) < self._file.tune.samples else 0):
-            self._draws += 1
-            asked = str(self._draws)
-            places = dict(self._optuna.suggest(asked))
-            values = {key: axis.choice[places[key]] if axis.choice is not None else places[key]
-                      for key, axis in self._file.sweep.items()}  # fmt: skip
-            try:
-                make_trial(self._file, values)
-            except ConfigError:
-                self._optuna.on_trial_complete(asked, {RESULT: 2 * self._mode_worst})
-                continue
-            if repr(values) not in self._settings:
-                setting = self._settings[repr(values)] = _Setting(values, asked)
+        if self._exhausted or len(self._settings) >= self._file.tune.samples:
+            return None
+        axes, asked = self._file.sweep, str(self._next)
+        places = dict(self._optuna.suggest(asked))
+        chosen = {key: axis.choice[places[key]] if axis.choice is not None else places[key]
+                  for key, axis in axes.items()}  # fmt: skip
+        rng = stream(self._file.tune.seed, "search/again", self._next)
+        for attempt in range(TRIES):
+            values = dict(chosen)
+            for key in rng.permutation(list(axes))[: -(-attempt // EACH)] if attempt else ():
+                values[key] = axes[key].draw(rng)
+            if repr(values) not in self._settings and self._accepts(values):
+                setting = self._settings[repr(values)] = _Setting(values, "" if attempt else asked)
                 setting.due = [self._seeds[0]]
                 return setting
-            self._optuna.on_trial_complete(asked, error=True)
+            if not attempt:
+                self._optuna.on_trial_complete(asked, error=True)
+        self._exhausted = True
         return None
+
+    def _accepts(self, values: dict[str, Any]) -> bool:
+        try:
+            make_trial(self._file, values)
+        except ConfigError:
+            return False
+        return True
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Note how a run ended. One that failed is a bad one, and its setting gets no further seeds."""
@@ -340,7 +354,8 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
     journalled round is ignored. Of several seeds of a setting, the first alone is compared.
 
     With ``per: cost`` its rungs are powers of the reduction that the cost of a trial passes (`SearchConfig.cost`), once
-    its grace is over. A trial stands on the highest that it has passed, and not on those that a round has skipped.
+    its grace is over. A trial stands on the highest that it has passed, and not on those that a round has skipped, with
+    the metric that it had there: in proportion between the two rounds around the rung. Else dear rounds would win.
 
     Args:
         file: a sweep file with ``tune.early_stopping``.
@@ -356,6 +371,7 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         several = search is not None and search.seeds > 1
         self._only = make_trial(file, first_values(file)).config.seed if several else None
         self._level: dict[str, int] = {}  # by cost, the highest rung of each trial
+        self._paths: dict[str, list[tuple[float, float]]] = {}  # by cost, and the metric, of each trial's rounds
         super().__init__(
             time_attr="round",
             metric=f"metrics/{settings.metric}",
@@ -366,8 +382,8 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         )
         for key in journal.run_keys():
             entries = journal.entries(key)
-            line = next((entry for entry in entries if "draw" in entry), {"values": {}})
-            trial = SimpleNamespace(config=parameters(key, line["values"]))
+            settings_of = next((entry["values"] for entry in entries if "draw" in entry), {})
+            trial = SimpleNamespace(config=parameters(key, settings_of))
             self.on_trial_add(None, trial)
             results = [
                 {"round": index, **{f"metrics/{name}": value for name, value in values.items()}}
@@ -401,14 +417,19 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         assert self._search is not None
         head, name = "metrics/", name_of(trial)
         values = {key.removeprefix(head): value for key, value in result.items() if key.startswith(head)}
-        cost = self._search.cost(values) if values else None
-        if not cost or result["round"] < self._settings.grace_rounds:
+        metric, path = f"{head}{self._judges}", self._paths.setdefault(name, [])
+        cost = self._search.cost(values) if metric in judged else None
+        if not cost:
+            return {}
+        path.append((cost, judged[metric]))
+        if result["round"] < self._settings.grace_rounds:
             return {}
         level = math.floor(math.log(cost, self._settings.reduction)) + RUNGS // 2
         if not 0 <= level < RUNGS or level <= self._level.get(name, -1):
             return {}
         self._level[name] = level
-        return judged | {"round": self._settings.reduction**level}
+        at = np.interp(float(self._settings.reduction) ** (level - RUNGS // 2), *zip(*path, strict=True))
+        return judged | {"round": self._settings.reduction**level, metric: float(at)}
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """See `ASHAScheduler.on_trial_complete`."""
