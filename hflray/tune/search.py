@@ -356,20 +356,24 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
     With ``per: cost`` its rungs are powers of the reduction that the cost of a trial passes (`SearchConfig.cost`), once
     its grace is over. A trial stands on the highest that it has passed, and not on those that a round has skipped, with
     the metric that it had there: in proportion between the two rounds around the rung. Else dear rounds would win.
+    Totals that ``tune.stop`` limits have rungs of their own, and a trial is stopped once it is behind on all: one that
+    keeps to a limit may be slow, and one that breaks it fast.
 
     Args:
         file: a sweep file with ``tune.early_stopping``.
         rounds: the largest number of rounds of a trial.
         journal: the sweep's journal.
+        total: the total whose rungs these are; empty: the search's cost, and all limited totals beside it.
     """
 
-    def __init__(self, file: SweepFile, rounds: int, journal: Journal) -> None:
+    def __init__(self, file: SweepFile, rounds: int, journal: Journal, total: str = "") -> None:
         settings = file.tune.early_stopping
         assert settings is not None
         search = file.tune.search
         self._judges, self._settings, self._search = settings.metric, settings, search
         several = search is not None and search.seeds > 1
         self._only = make_trial(file, first_values(file)).config.seed if several else None
+        self._total, self._beside, self._behind = total, list[Halving](), set[str]()
         self._level: dict[str, int] = {}  # by cost, the highest rung of each trial
         self._paths: dict[str, list[tuple[float, float]]] = {}  # by cost, and the metric, of each trial's rounds
         super().__init__(
@@ -382,8 +386,8 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         )
         for key in journal.run_keys():
             entries = journal.entries(key)
-            settings_of = next((entry["values"] for entry in entries if "draw" in entry), {})
-            trial = SimpleNamespace(config=parameters(key, settings_of))
+            swept: dict[str, Any] = next((entry["values"] for entry in entries if "draw" in entry), {})
+            trial = SimpleNamespace(config=parameters(key, swept))
             self.on_trial_add(None, trial)
             results = [
                 {"round": index, **{f"metrics/{name}": value for name, value in values.items()}}
@@ -394,14 +398,26 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
             ending = ending_of(entries)
             if results and ending is not None and ending.error is None:
                 self.on_trial_complete(None, trial, results[-1])
+        if settings.per == "cost" and not total:  # these have filled their rungs themselves
+            limited = [name for name in file.tune.stop if name in metrics.TOTAL_OF.values()]
+            self._beside = [Halving(file, rounds, journal, name) for name in limited]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """See `ASHAScheduler.on_trial_add`."""
         super().on_trial_add(tune_controller, _by_name(trial))
+        for other in self._beside:
+            other.on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """See `ASHAScheduler.on_trial_result`."""
-        return str(super().on_trial_result(tune_controller, _by_name(trial), self._judged(trial, result)))
+        judged, name = self._judged(trial, result), name_of(trial)
+        if judged:  # otherwise it stands where it stood
+            decision = super().on_trial_result(tune_controller, _by_name(trial), judged)
+            (self._behind.add if decision == ASHAScheduler.STOP else self._behind.discard)(name)
+        for other in self._beside:
+            other.on_trial_result(tune_controller, trial, result)
+        is_behind = all(name in halving._behind for halving in (self, *self._beside))
+        return str(ASHAScheduler.STOP if is_behind else ASHAScheduler.CONTINUE)
 
     def _judged(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
         """Return a result in which the value of the validation part, if there is one, is that of the metric.
@@ -418,7 +434,7 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         head, name = "metrics/", name_of(trial)
         values = {key.removeprefix(head): value for key, value in result.items() if key.startswith(head)}
         metric, path = f"{head}{self._judges}", self._paths.setdefault(name, [])
-        cost = self._search.cost(values) if metric in judged else None
+        cost = values.get(self._total) if self._total else self._search.cost(values) if metric in judged else None
         if not cost:
             return {}
         path.append((cost, judged[metric]))
@@ -428,16 +444,21 @@ class Halving(Unsaved, ASHAScheduler):  # type: ignore[misc]
         if not 0 <= level < RUNGS or level <= self._level.get(name, -1):
             return {}
         self._level[name] = level
-        at = np.interp(float(self._settings.reduction) ** (level - RUNGS // 2), *zip(*path, strict=True))
+        rung = float(self._settings.reduction) ** (level - RUNGS // 2)
+        at = np.interp(rung, [spent for spent, _ in path], [had for _, had in path])
         return judged | {"round": self._settings.reduction**level, metric: float(at)}
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """See `ASHAScheduler.on_trial_complete`."""
         super().on_trial_complete(tune_controller, _by_name(trial), self._judged(trial, result))
+        for other in self._beside:
+            other.on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """See `ASHAScheduler.on_trial_remove`."""
         super().on_trial_remove(tune_controller, _by_name(trial))
+        for other in self._beside:
+            other.on_trial_remove(tune_controller, trial)
 
 
 def _by_name(trial: Any) -> Any:

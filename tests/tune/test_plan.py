@@ -13,6 +13,7 @@ from hflray.tracking.sink import Ending, Round
 from hflray.tune.plan import SEARCHED, SEEDS, answer, plan_file, settings_of, table_of, write_plan
 from hflray.tune.search import SEED, DrawnTrial
 from tests.conftest import SMALL, says
+from tests.tune import replay
 
 H = "scheduling.num_scheduled"
 INFINITE = float("inf")
@@ -134,3 +135,18 @@ def test_each_mistake_in_a_file_is_one_line(overrides, fixed, facts) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="no plan"):
         settings_of(load_sweep(None, SMALL), [])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_plan_without_a_limit_is_within_5_percent_of_the_grids_best_for_a_third_of_its_runs(seed) -> None:
+    chosen, runs = replay.plan({}, seed)
+    best = replay.best_of_grid({})
+    assert chosen.meets
+    assert 1 <= chosen.cost / best.cost <= 1.05
+    assert runs < 0.4 * len(replay.grid()) == 0.4 * 144
+
+
+@pytest.mark.slow
+def test_the_page_has_the_measured_table() -> None:
+    page = (replay.ROOT / "docs" / "howto" / "plan.md").read_text(encoding="utf-8")
+    assert replay.table() in page
