@@ -26,6 +26,12 @@ from hflray.support.glossary import Table as Table
 from hflray.support.glossary import enough_digits as enough_digits
 
 SENT = ("device_bits", "edge_bits", "region_bits")  # what is sent on each hop, where this is not a whole model
+# What the metrics of a target are the value of, in the round that reached it.
+TOTAL_OF = {
+    OBJECTIVE_TO_TARGET: TOTAL_OBJECTIVE,
+    DELAY_TO_TARGET_S: TOTAL_DELAY_S,
+    ENERGY_TO_TARGET_J: TOTAL_ENERGY_J,
+}
 # The other columns of a run's table of rounds (`hflray.tracking.RunTables`).
 COLUMNS = frozenset(
     {"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "share", "model_bits", "download_bits", "polled", *SENT}

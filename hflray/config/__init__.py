@@ -18,6 +18,7 @@ from hflray.config.decisions import AllocationConfig, AssignmentConfig, Clusteri
 from hflray.config.experiment import NO_SECRET, CheckpointConfig, ExperimentConfig, TrackingConfig
 from hflray.config.explanations import validate
 from hflray.config.files import (
+    SWEEP_ONLY,
     changed_settings,
     flatten,
     load_config,
@@ -43,11 +44,12 @@ from hflray.config.training import MUTABLE, WITH_A_SPLIT, DataConfig, Kind, Mode
 from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
 
 __all__ = [
-    "BITS_PER_KB", "MUTABLE", "NO_SECRET", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig", "AssignmentConfig",
-    "AvailabilityConfig", "BatteryConfig", "CheckpointConfig", "ClockConfig", "ClusteringBillConfig", "CostConfig",
-    "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig", "FleetConfig", "Kind", "LearningConfig",
-    "ModelConfig", "SchedulingConfig", "Section", "Split", "TeacherConfig", "TrackingConfig", "TrainingConfig",
-    "WorldConfig", "absolute_paths", "changed_settings", "dbm_to_w", "flatten", "inputs_in", "load_config",
-    "named_settings", "parse_yaml", "pin_sweep", "policies_in", "read_mapping", "references_in", "refuse_unpinned",
-    "set_dotted", "split_override", "to_yaml", "validate", "validate_stored",
+    "BITS_PER_KB", "MUTABLE", "NO_SECRET", "SWEEP_ONLY", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig",
+    "AssignmentConfig", "AvailabilityConfig", "BatteryConfig", "CheckpointConfig", "ClockConfig",
+    "ClusteringBillConfig", "CostConfig", "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig",
+    "FleetConfig", "Kind", "LearningConfig", "ModelConfig", "Named", "Range", "SchedulingConfig", "Section", "Split",
+    "TeacherConfig", "TrackingConfig", "TrainingConfig", "WorldConfig", "absolute_paths", "changed_settings",
+    "dbm_to_w", "flatten", "inputs_in", "load_config", "named_settings", "parse_yaml", "pin_settings", "pin_sweep",
+    "policies_in", "read_mapping", "references_in", "refuse_unpinned", "set_dotted", "split_override", "to_yaml",
+    "validate", "validate_stored",
 ]  # fmt: skip

@@ -135,7 +135,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-_SWEEP_ONLY = frozenset({"task", "experiment", "sweep", "tune"})  # only a sweep file has these sections
+SWEEP_ONLY = frozenset({"task", "experiment", "sweep", "tune"})  # only a sweep file has these sections
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
@@ -159,7 +159,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
         200
     """
     tree = read_mapping(path) if path is not None else {}
-    if not _SWEEP_ONLY.isdisjoint(tree):
+    if not SWEEP_ONLY.isdisjoint(tree):
         # A setting beside `experiment:` would be ignored, which changes results; it is an error.
         misplaced = [key for key in tree if key in ExperimentConfig.model_fields and key != "tracking"]
         if misplaced:

@@ -101,7 +101,7 @@ def _panels(
     return figure, list(grid.flat[: len(titles)])
 
 
-def _log(axis: Any) -> None:
+def log_axis(axis: Any) -> None:
     """Make an axis logarithmic, with plain numbers that do not overlap: at most three a decade."""
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
     low, high = axis.get_view_interval()
@@ -209,7 +209,7 @@ def pareto(sweep: SweepRecord) -> Figure:
                               fontsize=7, color=tint)  # fmt: skip
     for name, axis in (("delay_s", axes.xaxis), ("energy_j", axes.yaxis)):
         if len(table) > 1 and table[name].max() > 8 * table[name].min():
-            _log(axis)
+            log_axis(axis)
     axes.set_xlabel(f"Simulated time delay {sweep.shown.per} (s)")
     axes.set_ylabel(f"Simulated energy {sweep.shown.per} (J)")
     _name_lines_below(figure)
@@ -225,7 +225,7 @@ def assignment_bars(sweep: SweepRecord) -> Figure:
     The deployments of an assigner form one bar, with their standard deviation as a whisker.
     """
     figure = _bar_panels(sweep, [metrics.describe(metric) for metric in FIGURE_6], marks_modified=True)
-    _log(figure.axes[-1].xaxis)  # the last panel is the latency
+    log_axis(figure.axes[-1].xaxis)  # the last panel is the latency
     return figure
 
 
@@ -305,7 +305,7 @@ def readings(sweep: SweepRecord) -> Figure:
             axes.axhline(level, color="0.3", lw=0.8, ls=":")
             axes.annotate(f"ceiling, {units} units", (0.02, level), xycoords=("axes fraction", "data"), fontsize=7,
                           va="bottom" if widest else "top")  # fmt: skip
-        _log(axes.xaxis)
+        log_axis(axes.xaxis)
     _name_lines_below(figure)
     return figure
 
@@ -372,7 +372,7 @@ def forest(result: Contest) -> Figure:
             points = [estimate] if np.isfinite(estimate) else ends
             axes.plot(points, [y] * len(points), marker, ms=5, color=tint, mfc="white" if row.censored else tint)
         if ratio:
-            _log(axes.xaxis)
+            log_axis(axes.xaxis)
             low, high = axes.get_xlim()
             if high < 5 * low:  # as few as one of the numbers 1, 2 and 5 may lie between
                 axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

@@ -37,6 +37,7 @@ from hflray.training.plan import pool_size
 # The memory that a process of each kind adds, in MiB: the proportional set size, measured on Linux.
 # The estimate of the time trains on at most this many samples of a device, for at most this many local iterations.
 MEASURED_SAMPLES, MEASURED_ITERATIONS = 1000, 5
+START_S = 12.0  # of Ray and of a trial
 DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
 
 
@@ -164,13 +165,12 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials, c
         if key not in rates:
             scenario = Scenario.build(config, dataset=checked.datasets[key], fleets=checked.fleets)
             rates[key] = _samples_per_second(config, scenario)
-        passes = config.training.local_iterations * config.round_iterations * checked.samples[trial.name]
-        work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
+        work_s += config.max_rounds * _round_s(trial, checked, rates[key])
     pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
     limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]
     limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if gpu_trials else []
     concurrent = max(1, min(limits))
-    start_s = 12.0 * math.ceil(len(trials) / concurrent)
+    start_s = START_S * math.ceil(len(trials) / concurrent)
     actors = max(pool.actors for pool in pools)
     edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
     problems = [Problem.of(checked.datasets[data_key(trial.config)], trial.config) for trial in trials]
@@ -186,6 +186,19 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: CheckedTrials, c
         f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB{keeps}: at most {len(trials)} trials to their last "
         f"round, {concurrent} at a time on {cpus} CPU{'s' * (cpus > 1)}, at {speed} samples/s each as measured just now"
     )
+
+
+def least_s(trial: Trial, checked: CheckedTrials) -> float:
+    """Return the seconds that starting Ray and one round of a trial take about, as measured here just now."""
+    dataset = checked.datasets[data_key(trial.config)]
+    scenario = Scenario.build(trial.config, dataset=dataset, fleets=checked.fleets)
+    return START_S + _round_s(trial, checked, _samples_per_second(trial.config, scenario))
+
+
+def _round_s(trial: Trial, checked: CheckedTrials, samples_per_s: float) -> float:
+    training = trial.config.training
+    passes = training.local_iterations * trial.config.round_iterations * checked.samples[trial.name]
+    return trial.config.scheduling.num_scheduled * passes / samples_per_s
 
 
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:

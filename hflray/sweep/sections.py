@@ -102,6 +102,29 @@ class SearchConfig(Section):
         description="a metric of the glossary or target.metric; its value at the end of a trial counts",
     )
     mode: Mode = "min"
+    seeds: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="n; above 1, tune.samples counts settings: the first values of all axes, then others, none twice; "
+        "each runs with the experiment's seed and, if that has the metric, with the n − 1 next ones; their mean counts",
+    )
+    delay_weight: float | None = Field(
+        None,
+        gt=0,
+        description="J/s: the λ of objective_to_target in place of each trial's own; null: each trial's own",
+    )
+
+    def cost(self, values: Mapping[str, float]) -> float | None:
+        """Return what a trial has spent after a round of what the metric counts at the target; None: it counts no cost.
+
+        Args:
+            values: the metrics of the round.
+        """
+        if self.metric == metrics.OBJECTIVE_TO_TARGET and self.delay_weight is not None:
+            return values[metrics.TOTAL_ENERGY_J] + self.delay_weight * values[metrics.TOTAL_DELAY_S]
+        name = metrics.TOTAL_OF.get(self.metric)
+        return None if name is None else values[name]
 
 
 class EarlyStoppingConfig(Section):
@@ -110,6 +133,9 @@ class EarlyStoppingConfig(Section):
     name: Literal["asha"] = Field("asha", description="the rule that stops trials")
     metric: Compared = metrics.ACCURACY
     mode: Mode = "max"
+    per: Literal["round", "cost"] = Field(
+        "round", description="what is equal where trials are compared: rounds, or the cost that tune.search minimises"
+    )
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
@@ -181,9 +207,26 @@ class TuneConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
+    def _the_search_accepts_the_seed(self) -> Self:
         if self.search is not None and self.seed >= 2**32:
             raise ValueError(f"tune.seed: got {self.seed}; accepted for a search: 0 to {2**32 - 1:,}; lower it")
+        return self
+
+    @model_validator(mode="after")
+    def _costs_are_known(self) -> Self:
+        search, halving = self.search, self.early_stopping
+        accepted = ", ".join(metrics.TOTAL_OF)
+        if search is not None and search.delay_weight is not None and search.metric != metrics.OBJECTIVE_TO_TARGET:
+            raise ValueError(
+                f"tune.search.delay_weight: got {search.delay_weight:g} with the metric {search.metric}; accepted with "
+                f"it: {metrics.OBJECTIVE_TO_TARGET}; remove one of them"
+            )
+        if halving is not None and halving.per == "cost" and (search is None or search.metric not in metrics.TOTAL_OF):
+            raise ValueError(f"tune.early_stopping.per: got cost; it needs a tune.search of {accepted}; name one there")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
         methods = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
         if self.population is not None and len(methods) > 1:
             raise ValueError(f"tune.population cannot be combined with tune.{methods[0]}; keep one of them")
@@ -274,6 +317,10 @@ class SweepFile(Section):
         fixed = [f"sweep.{key} is a {axis.kind}" for key, axis in self.sweep.items() if not axis.drawn]
         if self.tune.search is not None and (fixed or not self.sweep):
             raise ValueError(f"tune.search: {[*fixed, 'sweep is empty'][0]}; {drawn}; change the sweep")
+        if self.tune.search is not None and self.tune.search.seeds > 1 and "seed" in self.sweep:
+            raise ValueError(
+                f"sweep.seed: got it with tune.search.seeds = {self.tune.search.seeds}; remove one of them"
+            )
         if self.tune.population is None:
             return self
         if fixed:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hflray.config import (
+    SWEEP_ONLY,
     ExperimentConfig,
     absolute_paths,
     flatten,
@@ -50,17 +51,20 @@ class Trial:
     config: ExperimentConfig
 
 
-def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepFile:
+def load_sweep(path: str | Path | None, overrides: Iterable[str] = (), bare: bool = False) -> SweepFile:
     """Load a sweep file, or an empty one if `path` is None, and apply the ``--set`` overrides.
 
     An override applies to the configuration, unless it begins with the name of another section (``tune.``,
     ``tracking.``, ``sweep.``). An override of a swept key, or of a section with it, replaces its axis by that value. A
     path (``mine.py:Thing``, ``mine.npz``) is relative to the sweep file, and in an override to the present folder.
+    With `bare`, a file of an experiment's settings alone is accepted too.
 
     Raises:
         ConfigError: the message has one line per mistake.
     """
     tree = read_mapping(path) if path is not None else {}
+    if bare and SWEEP_ONLY.isdisjoint(tree):
+        tree = {"experiment": tree}
     if path is not None:
         tree.setdefault("name", _name_of(Path(path)))
         tree = pin_sweep(tree, Path(path).parent.resolve())

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hflray.support.terminal.tables import TextTable
     from hflray.sweep import SweepFile, Trial
     from hflray.sweep.compare import Outcome
+    from hflray.sweep.preflight import CheckedTrials
     from hflray.sweep.results import SweepFolder
     from hflray.tracking import Tracker
 
@@ -143,16 +144,14 @@ def command(
       hflray tune --resume fashion_small --set max_rounds=100
     """
     check_address_space(dry_run or listing)
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     from hflray.support.terminal.output import new_console, say, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table
     from hflray.sweep.results import new_folder
     from hflray.sweep.tasks import find_task
-    from hflray.tracking import default_uri, try_sinks
+    from hflray.tracking import default_uri
     from hflray.tracking.addresses import refuse_secret
     from hflray.training.machine import available_cpus, keep_to
-    from hflray.training.start import temporary_folder
 
     console = new_console()
     show_log(console)
@@ -172,12 +171,10 @@ def command(
                 f"--cpus: got {cpus} with the cluster at {cluster}, whose nodes have their own; leave it out"
             )
         keep_to(cpus)
-    if not os.environ.get("RAY_ADDRESS"):
-        temporary_folder()  # before anything is measured
     if resume is not None:
         if config or smoke_run or data_root:
             raise ConfigError(f"--resume {resume}: the saved sweep has all settings; leave out CONFIG and the like")
-        folder = _saved(resume, results, tracking_uri, storage, overrides or ())
+        folder = saved(resume, results, tracking_uri, storage, overrides or ())
         folder.admit(trust)
         trials = expand(folder.file, numbered=not folder.started_ms)  # it is 0 in the folder of an older hflray
     else:
@@ -192,18 +189,9 @@ def command(
         folder.storage, folder.sinks = storage, first.sinks
     silent = quiet or (dry_run and not console.is_terminal)  # a file gets the list of trials alone
     with waiting(console, "checking data and measuring this machine", silent):
-        from hflray.experiment.fleets import Fleets
-        from hflray.sweep.preflight import check_metrics, check_trials, estimate
+        from hflray.sweep.preflight import estimate
 
-        # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
-        can_measure = not os.environ.get("RAY_ADDRESS") or all(
-            trial.config.training.device == "cpu" for trial in trials
-        )
-        fleets = Fleets(folder.place) if resume is not None else None
-        checked = check_trials(trials, folder.file.task, can_measure and not dry_run, fleets)
-        check_metrics(folder.file, checked)
-        # A run builds them before it trains anything.
-        try_sinks(folder.sinks if dry_run else (), folder.uri, folder.experiment)
+        checked = check(folder, trials, dry_run, goes_on=resume is not None)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:
@@ -213,7 +201,7 @@ def command(
         console.print(estimate(folder.file, trials, checked, len(available_cpus())))
         return
     if resume is None:
-        folder = _begin(folder, results, fresh)
+        folder = begin(folder, results, fresh)
     elif not quiet:
         console.print(f"going on with {folder.path.name}")
 
@@ -233,7 +221,37 @@ def command(
     _farewell(folder, outcomes, tracker, console)
 
 
-def _begin(folder: SweepFolder, results: Path, fresh: bool) -> SweepFolder:
+def check(folder: SweepFolder, trials: Sequence[Trial], dry_run: bool, goes_on: bool) -> CheckedTrials:
+    """Check the trials of a sweep and what they name, before anything is written.
+
+    Args:
+        folder, trials: the sweep and its trials.
+        dry_run: whether nothing will run, so that no kernel is measured and the trackers are tried.
+        goes_on: whether the sweep has begun before, so that its fleets are made.
+
+    Raises:
+        HflrayError: see `hflray.sweep.preflight.check_trials`.
+    """
+    from hflray.experiment.fleets import Fleets
+    from hflray.sweep.preflight import check_metrics, check_trials
+    from hflray.tracking import try_sinks
+    from hflray.training.start import temporary_folder
+
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    if not os.environ.get("RAY_ADDRESS"):
+        temporary_folder()  # before anything is measured
+    # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
+    can_measure = not os.environ.get("RAY_ADDRESS") or all(trial.config.training.device == "cpu" for trial in trials)
+    checked = check_trials(
+        trials, folder.file.task, can_measure and not dry_run, Fleets(folder.place) if goes_on else None
+    )
+    check_metrics(folder.file, checked)
+    # A run builds them before it trains anything.
+    try_sinks(folder.sinks if dry_run else (), folder.uri, folder.experiment)
+    return checked
+
+
+def begin(folder: SweepFolder, results: Path, fresh: bool) -> SweepFolder:
     """Return `folder`, or the unfinished sweep of the same name if the user wants to continue it.
 
     The addresses of the sweep are from now on among those that the user has named.
@@ -275,8 +293,12 @@ def _begin(folder: SweepFolder, results: Path, fresh: bool) -> SweepFolder:
     )
 
 
-def _saved(
-    name: str, results: Path, tracking_uri: str | None, storage: str | None, overrides: Sequence[str]
+def saved(
+    name: str,
+    results: Path,
+    tracking_uri: str | None = None,
+    storage: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> SweepFolder:
     """Return the sweep of ``--resume``, also one that only the storage has, with more rounds if `overrides` say so.
 

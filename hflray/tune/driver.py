@@ -42,7 +42,7 @@ from hflray.tune.launch import TRIAL, Placement, name_of, parameters
 from hflray.tune.live import discoverable
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.population import Population, standing
-from hflray.tune.search import Halving, TrialSearch, drawn
+from hflray.tune.search import Halving, SettingSearch, TrialSearch, drawn
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import SharedSettings, run_trial
@@ -61,6 +61,7 @@ def run_sweep(
     resume: bool = False,
     require_tracking: bool = False,
     quiet: bool = False,
+    until_s: float | None = None,
 ) -> tuple[list[Outcome], Tracker]:
     """Run every trial; return the outcomes in the order of the trials, and the tracker that has their MLflow runs.
 
@@ -69,6 +70,7 @@ def run_sweep(
         resume: whether to continue the sweep in `folder`.
         require_tracking: whether to raise if a tracker cannot be opened.
         quiet: whether to print only failures.
+        until_s: the time of `time.monotonic` at which the sweep is stopped, as by Ctrl-C; None: there is no limit.
 
     Raises:
         ConfigError: there is no cluster, its nodes differ, it has fewer CPUs or GPUs than a trial needs, the storage
@@ -81,7 +83,7 @@ def run_sweep(
         refuse_links(folder.path)  # the first thing that is written is the lock
     try:
         with claimed(folder.path), SweepProgress(console, _count(folder.file, trials), quiet) as progress:
-            return _run(folder, trials, checked, progress, resume, require_tracking)
+            return _run(folder, trials, checked, progress, resume, require_tracking, until_s)
     except HflrayError:
         raise
     except Exception as error:
@@ -92,7 +94,8 @@ def run_sweep(
 
 
 def _count(file: SweepFile, trials: Sequence[Trial]) -> int:
-    return file.tune.samples if file.tune.search else len(trials)
+    """Return the number of trials; of a search of settings, of which some have not all seeds, the largest."""
+    return file.tune.samples * file.tune.search.seeds if file.tune.search else len(trials)
 
 
 def _run(
@@ -102,6 +105,7 @@ def _run(
     progress: SweepProgress,
     resume: bool,
     require_tracking: bool,
+    until_s: float | None,
 ) -> tuple[list[Outcome], Tracker]:
     file = folder.file
     with progress.phase("starting Ray"):
@@ -125,7 +129,7 @@ def _run(
                 folder.place, lambda config: checked.datasets.get(data_key(config)),
             )  # fmt: skip
         saves = find_task(file.task).saves and any(trial.config.checkpoint.every for trial in trials)
-        stop = CleanStop(folder.place, saves, progress.line)
+        stop = CleanStop(folder.place, saves, progress.line, until_s)
         check = (lambda: None) if storage is None else storage.check
         callback = SweepCallback(folder, checked, progress, tracker, stop, check)
         for name in journal.run_keys():
@@ -145,7 +149,9 @@ def _run(
         with progress.phase(f"sending the rest to {titles(folder.sinks)} (Ctrl-C leaves it for later)"):
             tracker.close()
         # The sweep is finished only now. If the driver is killed while it sends the rest, --resume sends it.
-        folder.finished = len(outcomes) >= _count(file, trials) and all(outcome.ended for outcome in outcomes)
+        whole = file.tune.search is not None and file.tune.search.seeds > 1 and not stop.requested
+        whole = whole or len(outcomes) >= _count(file, trials)
+        folder.finished = whole and all(outcome.ended for outcome in outcomes)
         _save(folder, storage)
         if callback.refused:
             raise RefusedError("\n".join(f"{name}: {reason}" for name, reason in sorted(callback.refused.items())))
@@ -305,7 +311,8 @@ def _tune_config(
     settings = file.tune
     options: dict[str, Any] = {}
     if settings.search is not None:
-        search = TrialSearch(file, drawn(journal, file), journal.write)
+        kind = SettingSearch if settings.search.seeds > 1 else TrialSearch
+        search = kind(file, drawn(journal, file), journal.write)
         if not search.remaining:
             return {}
         options |= {"search_alg": search, "num_samples": search.remaining, "param_space": {}}

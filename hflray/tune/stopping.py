@@ -5,7 +5,9 @@ With ``--resume`` a trial continues from the state that it saved. After a second
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -14,6 +16,7 @@ from typing import Any
 from hflray.support.store import Store
 
 MESSAGE = "stopping: each running trial finishes and saves its round; Ctrl-C again stops at once"
+OVER = "the budget is over: each running trial finishes and saves its round; Ctrl-C stops at once"
 FLAG = "stopping"  # the file, beside the checkpoints, that asks the trials to save their next round
 
 
@@ -24,10 +27,16 @@ class CleanStop:
         place: the place of the checkpoints, in which the trials look for the flag.
         saves: whether trials save states. If not, Tune is stopped without a wait.
         say: prints a line.
+        until_s: the time of `time.monotonic` at which it stops as with a first Ctrl-C; None: it does not.
+
+    Attributes:
+        requested: whether the sweep was or is to be stopped.
     """
 
-    def __init__(self, place: str, saves: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, place: str, saves: bool, say: Callable[[str], None], until_s: float | None = None) -> None:
         self._store, self._saves, self._say = Store(place), saves, say
+        self._until_s = math.inf if until_s is None else until_s
+        self.requested = False
         self._tune_handler: Any = None
         self._handler_before: Any = signal.SIG_DFL
         self._pressed = self._at_once = False
@@ -50,13 +59,15 @@ class CleanStop:
         if self._at_once:
             self._at_once = False
             self._stop_tune()
-        if not self._pressed:
+        over = time.monotonic() >= self._until_s
+        if not self._pressed and not over:
             return
+        self.requested = True
         if self._waiting is None:
             running = {trial.trial_id for trial in trials if trial.status == "RUNNING"}
             self._waiting = running if self._saves else set()
             if self._waiting:
-                self._say(MESSAGE)
+                self._say(OVER if over and not self._pressed else MESSAGE)
                 with suppress(OSError):  # a full disk could not keep the states either
                     self._store.write(FLAG, b"")
         if not self._waiting:
@@ -72,9 +83,9 @@ class CleanStop:
         self._at_once = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._pressed:
+        if self._pressed or self.requested:
             self._stop_tune()
-        self._pressed = True
+        self._pressed = self.requested = True
 
     def _stop_tune(self) -> None:
         if callable(self._tune_handler):

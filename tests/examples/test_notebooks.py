@@ -9,7 +9,7 @@ import pytest
 
 from tests.examples.notebooks import NOTEBOOKS, executed
 
-NAMES = ["1_first_experiment", "2_cost_of_a_round", "3_own_scheduler", "4_asynchrony"]
+NAMES = ["1_first_experiment", "2_cost_of_a_round", "3_own_scheduler", "4_asynchrony", "5_log_to_plan"]
 
 
 def shape_of(output: nbformat.NotebookNode) -> tuple[object, ...]:

@@ -257,7 +257,7 @@ def test_other_labels_are_no_other_settings(tmp_path) -> None:
         if labels == "{}":
             folder.save()
     with pytest.raises(ConfigError, match="name: a sweep 'mine' is unfinished"):
-        cli._begin(folder, tmp_path, fresh=False)
+        cli.begin(folder, tmp_path, fresh=False)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
-from hflray.tune.search import RESULT, WORST, Halving, TrialSearch, drawn, figure, worst
+from hflray.tune.search import RESULT, WORST, Halving, SettingSearch, TrialSearch, drawn, figure, worst
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
 
@@ -308,3 +308,103 @@ def test_halving_compares_the_validation_parts(journal) -> None:
         result = {"round": 2, "metrics/test_loss": 0.0, "metrics/validation_loss": 0.95}
         scheduler.on_trial_result(None, trials[1], result | {"metrics/validation_loss": 0.05})
         assert scheduler.on_trial_result(None, trials[0], result) == TrialScheduler.STOP
+
+
+def settings_sweep(samples: int = 3, *overrides: str) -> SweepFile:
+    return load_sweep(
+        None,
+        [
+            "seed=4",
+            "fleet.num_devices=8",
+            "scheduling.num_clusters=2",
+            "sweep.scheduling.num_scheduled={choice: [4, 9, 2]}",  # nine of eight devices are refused
+            "sweep.clock.cloud={choice: [synchronous, {semi_synchronous: {period_s: 3}}]}",
+            "tune.search={metric: delay_s_to_target, seeds: 3}",
+            f"tune.samples={samples}",
+            *overrides,
+        ],
+    )
+
+
+def run_settings(file: SweepFile, journal: Journal, most: int = 99) -> tuple[SettingSearch, list[dict[str, Any]]]:
+    """Run a search one run after another; H = 2 misses its target. Return it, and the parameters of its runs."""
+    searcher, lines = SettingSearch(file, drawn(journal, file), Lines(journal)), Lines(journal)
+    made = list[dict[str, Any]]()
+    while len(made) < most and (asked := searcher.suggest(str(len(made)))) != Searcher.FINISHED:
+        assert isinstance(asked, dict)
+        trial = asked[TRIAL]
+        seed, scheduled = trial[VALUES]["seed"], trial[VALUES]["scheduling.num_scheduled"]
+        values = {"accuracy": 0.5} if scheduled == 2 else {"accuracy": 0.9, "delay_s_to_target": float(seed)}
+        lines.journal.begin(Run(trial[NAME], trial[NAME]), time_ms=1)
+        lines.journal.write(trial[NAME], {"round": 1, "time": 1, "metrics": values})
+        lines.journal.end(trial[NAME], Ending("FINISHED"))
+        assert file.tune.search is not None
+        searcher.on_trial_complete(str(len(made)), {RESULT: figure(file.tune.search, values)})
+        made.append(trial)
+    return searcher, made
+
+
+def test_a_search_of_settings_runs_each_with_its_seeds_and_none_twice(journal) -> None:
+    searcher, made = run_settings(settings_sweep(99), journal)
+    first = [trial[VALUES] for trial in made[:3]]
+    assert first == [{"scheduling.num_scheduled": 4, "clock.cloud": "synchronous", "seed": seed} for seed in (4, 5, 6)]
+    seeds: dict[str, list[int]] = {}
+    for trial in made:
+        seeds.setdefault(str(trial[VALUES] | {"seed": None}), []).append(trial[VALUES]["seed"])
+    assert sorted(seeds.values()) == [[4], [4], [4, 5, 6], [4, 5, 6]]  # two clocks; H = 2 misses with the first seed
+    told = [trial.value for trial in searcher._optuna._ot_study.trials if trial.value is not None]
+    assert sorted(told)[:2] == [5, 5]
+    assert set(told[2:]) <= {5, 1.5 * WORST, 2 * WORST}
+
+
+@pytest.mark.parametrize("begun", range(1, 8))
+def test_a_search_of_settings_goes_on_where_it_was_broken_off(journal, begun) -> None:
+    file = settings_sweep(3)
+    _, made = run_settings(file, journal, begun)
+    (journal.folder / f"{made[-1][NAME]}.jsonl").write_text(
+        "".join((journal.folder / f"{made[-1][NAME]}.jsonl").read_text().splitlines(keepends=True)[:1])
+    )  # the last one has not ended
+    _, more = run_settings(file, journal)
+    assert more[0] == made[-1]
+    names = [trial[NAME] for trial in (*made, *more[1:])]
+    assert len(names) == len(set(names))
+    settled = {str(trial[VALUES] | {"seed": None}) for trial in (*made, *more)}
+    assert len(settled) == 3
+    values = [str(trial[VALUES]) for trial in (*made, *more[1:])]
+    assert len(values) == len(set(values))
+    assert run_settings(file, journal)[1] == []
+    assert SettingSearch(file, drawn(journal, file), Lines(journal)).remaining == 0
+
+
+def test_a_search_of_settings_waits_for_a_first_seed_before_it_ends(journal) -> None:
+    searcher = SettingSearch(settings_sweep(1), [], Lines(journal))
+    assert isinstance(searcher.suggest("a"), dict)
+    assert searcher.suggest("b") is None
+    searcher.on_trial_complete("a", {RESULT: 2.0})
+    assert [isinstance(searcher.suggest(name), dict) for name in "bcd"] == [True, True, False]
+
+
+def test_halving_by_cost_compares_the_first_seeds_where_they_have_spent_as_much(journal) -> None:
+    """A round of the second setting costs a quarter, so that it learns less in a round and more for a second."""
+    file = settings_sweep(
+        3, "tune.early_stopping={metric: accuracy, mode: max, per: cost, grace_rounds: 1, reduction: 2}"
+    )
+    scheduler = Halving(file, 9, journal)
+
+    def decide(name: str, seed: int, accuracies: Sequence[float], round_s: float) -> list[str]:
+        trial = SimpleNamespace(config=parameters(name, {"seed": seed}))
+        scheduler.on_trial_add(None, trial)
+        return [
+            scheduler.on_trial_result(
+                None, trial, {"round": n, "metrics/accuracy": value, "metrics/total/delay_s": n * round_s}
+            )
+            for n, value in enumerate(accuracies, start=1)
+        ]
+
+    go, stop = TrialScheduler.CONTINUE, TrialScheduler.STOP
+    assert decide("dear", 4, [0.4, 0.5], 4.0) == [go, go]  # rungs of 4 and 8 s
+    assert decide("cheap", 4, [0.2, 0.3, 0.35, 0.45], 1.0) == [go] * 4  # 0.45 after 4 s
+    assert decide("other seed", 5, [0.1] * 4, 1.0) == [go] * 4
+    assert decide("worse", 4, [0.2, 0.3, 0.3, 0.41], 1.0) == [go, go, go, stop]
+    with pytest.raises(Exception, match=r"early_stopping\.per"):
+        load_sweep(None, ["tune.early_stopping={per: cost}"])

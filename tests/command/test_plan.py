@@ -1,0 +1,122 @@
+"""hflray.command.plan: a plan from end to end, broken off and resumed, and one line for each mistake."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hflray.command.cli import main
+from hflray.sweep import expand, load_sweep
+from tests.conftest import says
+
+FLEET = """
+max_rounds: 6
+data: {name: digits}
+model: {name: logistic}
+fleet: {num_devices: 8, num_edges: 2}
+scheduling: {name: fedavg, num_scheduled: 4, num_clusters: 2}
+assignment: {name: geographic}
+training: {local_iterations: 3, edge_iterations: 2, batch_size: 16, learning_rate: 0.05, backend: serial}
+checkpoint: {every: 1}
+tracking: {sinks: []}
+"""
+FIXED = ["--set", "cost.delay_weight=1", "--set", "scheduling.name=fedavg", "--set", "clock.cloud=synchronous"]
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Run ``hflray plan``; return the exit code, the output with single spaces, and the errors."""
+    with pytest.raises(SystemExit) as end:
+        main(["plan", *map(str, words)])
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), " ".join(out.split()), err
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start ``hflray plan`` in a folder as a user would."""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "160"}
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "hflray", "plan", *words],
+        cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+def test_a_plan_that_is_broken_off_goes_on_and_recommends_a_run(tmp_path) -> None:
+    """Two values of H and two assigners; the first start ends after a run, and the second tries all four settings."""
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    axes = ["--set", "sweep.scheduling.num_scheduled={grid: [4, 8]}"]
+    axes += ["--set", "sweep.assignment.name={grid: [geographic, best_gain]}"]
+    plan = start(tmp_path, "fleet.yaml", "--accuracy", "0.6", "--budget", "1h", *axes, *FIXED)
+    assert plan.stdout is not None
+    for line in plan.stdout:
+        if ": done" in line:
+            plan.send_signal(signal.SIGTERM)
+            break
+    rest = plan.stdout.read()
+    assert plan.wait() == 130, rest
+    assert says(rest, "Nothing meets this", "1 of 3 seeds", "go on with: ", "plan --resume fleet_plan-")
+    again = start(tmp_path, "--resume", "fleet_plan", "--budget", "1h", "-q", "-o", ".")
+    said, _ = again.communicate()
+    assert again.returncode == 0, said
+    assert says(said, "4 settings", "3 of 3", "Recommended: H = ", "recommended.yaml")
+    assert "go on with" not in said
+    assert {path.name for path in tmp_path.iterdir()} >= {"recommended.yaml", "pareto.png", "pareto.svg"}
+    journals = [path.stem for path in (tmp_path / "hflray_results").glob("*/journal/*.jsonl")]
+    assert len(journals) == len({name[:-5] for name in journals}) == 12  # no run was made twice
+    trials = expand(load_sweep(tmp_path / "recommended.yaml"))
+    assert [trial.config.seed for trial in trials] == [0, 1, 2]
+    assert trials[0].config.scheduling.num_scheduled == int(re.search(r"Recommended: H = (\d+)", said)[1])  # type: ignore[index]
+
+
+def test_a_dry_run_checks_each_value_and_leaves_out_ours_that_the_fleet_refuses(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = {"experiment": yaml.safe_load(FLEET) | {"tree": {"gossip": {"graph": "ring"}}}}
+    Path("fleet.yaml").write_text(yaml.safe_dump(tree))
+    code, out, err = call(capsys, "fleet.yaml", "--accuracy", "0.6", "--joules", "3", "--dry-run", *FIXED[:4])
+    assert (code, err) == (0, "")
+    assert says(
+        out, "fleet_plan: at most 60 settings", "scheduling.num_scheduled 4, 1, 2, 6, 8", "clock.cloud synchronous"
+    )
+    assert says(out, "note: clock.cloud=asynchronous is not searched", "accuracy 0.6 within 3 J")
+    assert [path.name for path in Path().iterdir()] == ["fleet.yaml"]
+
+
+@pytest.mark.parametrize(
+    "words, facts",
+    [
+        ("", ("FLEET", "--resume")),
+        ("fleet.yaml", ("--accuracy", "nothing", "0.85")),
+        ("fleet.yaml --accuracy 85", ("--accuracy: got 85", "below 1")),
+        ("fleet.yaml --accuracy nan", ("--accuracy: got nan",)),
+        ("fleet.yaml --accuracy 0.8 --joules -1", ("--joules: got -1", "above 0")),
+        ("fleet.yaml --accuracy 0.8 --seconds inf", ("--seconds: got inf",)),
+        ("fleet.yaml --accuracy 0.8 --budget 10", ("--budget: got 10", "10min")),
+        ("fleet.yaml --accuracy 0.8 --budget 0s", ("--budget: got 0s",)),
+        ("fleet.yaml --accuracy 0.8 --budget 2s --set scheduling.num_scheduled=2", ("--budget: got 2s", "one round")),
+        ("none.yaml --accuracy 0.8", ("none.yaml", "No such file")),
+        ("fleet.yaml --accuracy 0.8 --out fleet.yaml", ("--out", "is a file")),
+        ("--resume none", ("none",)),
+        ("--resume none --accuracy 0.8", ("--resume none", "--accuracy")),
+        ("fleet.yaml --resume none", ("FLEET", "--resume")),
+        ("fleet.yaml --accuracy 0.8 --set data.name=diabetes --set model.name=mlp", ("--accuracy", "regression")),
+        ("fleet.yaml --accuracy 0.8 --set sweep.assignment.name={grid: [nearest]}", ("assignment.name", "nearest")),
+        ("fleet.yaml --accuracy 0.8 --set sweep.data.name={grid: [digits]}", ("sweep.data.name", "--set data.name=")),
+        ("fleet.yaml --accuracy 0.8 --set target.value=0.5", ("target",)),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_one_line_before_anything_starts(words, facts, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.yaml").write_text(FLEET)
+    arguments = re.findall(r"\S*\{.*\}|\S+", words)
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert says(err, *facts), err
+    assert len(err.splitlines()) == 1, err
+    assert [path.name for path in Path().iterdir()] == ["fleet.yaml"]
