@@ -97,7 +97,7 @@ UNITS = {
     "max_failures": "1", "max_rounds": "rounds", "minutes": "min", "num_actors": "actors", "num_clusters": "clusters",
     "num_devices": "devices", "num_edges": "edges", "num_scheduled": "devices", "path_loss_slope_db": "dB per decade",
     "randint": "of the setting", "redraw": "1", "reduction": "1", "refinements": "1", "replaced": "1", "restarts": "1",
-    "samples": "1", "samples_per_device": "samples", "seed": "1", "stop": "of the metric", "target_accuracy": "1",
+    "samples": "1", "samples_per_device": "samples", "seed": "1", "seeds": "seeds", "stop": "of the metric", "target_accuracy": "1",
     "target_update_steps": "steps", "td": "1", "threads": "threads", "train_batch": "transitions",
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
     "validation": "samples", "value": "of the metric",
