@@ -39,6 +39,7 @@ OTHER_WORDS = {
     ("config/pinning.py", "experiment"): "the section of a sweep file",
     ("sweep/schema.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
+    ("tune/plan.py", "experiment"): "the section of a sweep file",
     ("sweep/results.py", "experiment"): "the experiment in MLflow",
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
     ("experiment/experiment.py", "clustering"): "a part of an experiment's state",

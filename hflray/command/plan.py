@@ -200,7 +200,7 @@ def _checked(file: SweepFile, ours: set[str], notes: list[str]) -> SweepFile:
         raise
     axes = {}
     for key, axis in file.sweep.items():
-        kept = []
+        accepted = []
         for value in axis.choice or ():
             try:
                 if value != first[key]:
@@ -210,8 +210,8 @@ def _checked(file: SweepFile, ours: set[str], notes: list[str]) -> SweepFile:
                     raise
                 notes.append(f"{key}={short(value)} is not searched: {str(error).splitlines()[0]}")
             else:
-                kept.append(value)
-        axes[key] = Axis(choice=kept) if kept else axis
+                accepted.append(value)
+        axes[key] = Axis(choice=accepted) if accepted else axis
     return file.model_copy(update={"sweep": axes})
 
 

@@ -77,7 +77,7 @@ def plan_file(
             f"one with --set {other[0]}=…"
         )
     config = make_trial(file, first_values(file)).config
-    own: dict[str, Any] = {
+    first: dict[str, Any] = {
         H: config.scheduling.num_scheduled, LAMBDA: config.cost.delay_weight, "scheduling.name": config.scheduling.name,
         "assignment.name": config.assignment.name,
         "clock.cloud": (file.experiment.get("clock") or {}).get("cloud", "synchronous"),
@@ -93,13 +93,13 @@ def plan_file(
             axis = file.sweep[key]
             axes[key] = {"choice" if axis.kind in ("grid", "zip") else axis.kind: getattr(axis, axis.kind)}
         elif key not in fixed:
-            axes[key] = {"choice": [own[key], *(value for value in dict.fromkeys(ours[key]) if value != own[key])]}
+            axes[key] = {"choice": [first[key], *(value for value in dict.fromkeys(ours[key]) if value != first[key])]}
     if not axes:
         raise ConfigError(f"--set: all of {', '.join(SEARCHED)} are fixed; leave one of them to the search")
     limits = {"seconds": seconds, "joules": joules}
-    given = [name for name, limit in limits.items() if limit is not None]
+    limited = [name for name, limit in limits.items() if limit is not None]
     minimised = {"joules": metrics.DELAY_TO_TARGET_S, "seconds": metrics.ENERGY_TO_TARGET_J}
-    metric = minimised[given[0]] if len(given) == 1 else metrics.OBJECTIVE_TO_TARGET
+    metric = minimised[limited[0]] if len(limited) == 1 else metrics.OBJECTIVE_TO_TARGET
     search = {"metric": metric, "mode": "min", "seeds": SEEDS}
     search |= {"delay_weight": weight} if metric == metrics.OBJECTIVE_TO_TARGET else {}
     tree = file.model_dump(mode="json", exclude_unset=True)
@@ -108,7 +108,7 @@ def plan_file(
         "experiment": deepcopy(file.experiment) | {"target_accuracy": accuracy},
         "tune": {"samples": SETTINGS} | tree.get("tune", {}) | {
             "search": search, "early_stopping": {"metric": metrics.ACCURACY, "mode": "max", "per": "cost"},
-            "stop": {LIMITED[name]: limits[name] for name in given},
+            "stop": {LIMITED[name]: limits[name] for name in limited},
         },
     }  # fmt: skip
     return validate(SweepFile, tree), {key for key in axes if key not in file.sweep}
@@ -138,7 +138,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Tried:
     """A setting that was tried.
 
     Attributes:
@@ -196,7 +196,7 @@ class Setting:
         return ", ".join(setting(key, value) for key, value in self.values.items())
 
 
-def settings_of(file: SweepFile, trials: Sequence[DrawnTrial]) -> list[Setting]:
+def settings_of(file: SweepFile, trials: Sequence[DrawnTrial]) -> list[Tried]:
     """Return the settings of which a run has ended, the best first: those that meet the plan by their cost, then the
     nearest.
     """
@@ -210,11 +210,18 @@ def settings_of(file: SweepFile, trials: Sequence[DrawnTrial]) -> list[Setting]:
         if trial.ending is not None and trial.ending.error is None and trial.rounds:
             values = {key: value for key, value in trial.values.items() if key != SEED}
             runs.setdefault(repr(values), (values, []))[1].append([round.values for round in trial.rounds])
-    tried = [Setting(values, rounds, limits, weight) for values, rounds in runs.values()]
-    return sorted(tried, key=lambda one: (not one.meets, one.cost if one.meets else -one.accuracy, one.cost))
+    tried = [Tried(values, rounds, limits, weight) for values, rounds in runs.values()]
+    return sorted(
+        tried,
+        key=lambda candidate: (
+            not candidate.meets,
+            candidate.cost if candidate.meets else -candidate.accuracy,
+            candidate.cost,
+        ),
+    )
 
 
-def answer(tried: Sequence[Setting]) -> str:
+def answer(tried: Sequence[Tried]) -> str:
     """Return in a sentence or two what is recommended and what was given up for what, or what comes nearest."""
     best = tried[0]
     if not best.meets:
@@ -224,28 +231,28 @@ def answer(tried: Sequence[Setting]) -> str:
             f"{best.accuracy:.3f}{' within the limits' * (str(best.limits).count('within'))}; {seeds}."
         )
     (s, j), whole = (median(best.took(name)) for name in TOOK), [other for other in tried if other.whole]
-    given = []
+    trades = []
     for name, word, other_word in zip(TOOK, ("seconds", "joules"), ("joules", "seconds"), strict=True):
         extreme = min(whole, key=lambda other: fmean(other.took(name)))
-        mine, less = (fmean(best.took(end)) for end in (name, TOOK[name == TOOK[0]]))
-        its, more = (fmean(extreme.took(end)) for end in (name, TOOK[name == TOOK[0]]))
-        if its < mine:
+        its_use, less = (fmean(best.took(end)) for end in (name, TOOK[name == TOOK[0]]))
+        least, more = (fmean(extreme.took(end)) for end in (name, TOOK[name == TOOK[0]]))
+        if least < its_use:
             which = "fastest" if word == "seconds" else "most frugal"
             gain = f"for {1 - less / more:.1%} fewer {other_word}" if less < more else "which is not within the limits"
-            given.append(f"{mine / its - 1:.1%} more {word} than the {which} ({extreme.label}), {gain}")
-    gave = f"Given up: {'; and '.join(given)}." if given else "None that was tried is faster or takes fewer joules."
+            trades.append(f"{its_use / least - 1:.1%} more {word} than the {which} ({extreme.label}), {gain}")
+    gave = f"Given up: {'; and '.join(trades)}." if trades else "None that was tried is faster or takes fewer joules."
     return f"Recommended: {best.label}: {best.limits.accuracy:g} after {s:.4g} s and {j:.4g} J (medians). {gave}"
 
 
-def table_of(tried: Sequence[Setting], title: str) -> TextTable:
+def table_of(tried: Sequence[Tried], title: str) -> TextTable:
     """Return the table of the best settings, with the median, the least and the largest of the seeds."""
     rows = []
-    for one in tried[:SHOWN]:
-        row = {SEARCHED[key]: setting(key, value).rpartition("= ")[2] for key, value in one.values.items()}
-        row |= {"seeds": f"{len(one.reached)} of {SEEDS}", "accuracy": f"{one.accuracy:.3f}"}
+    for candidate in tried[:SHOWN]:
+        row = {SEARCHED[key]: setting(key, value).rpartition("= ")[2] for key, value in candidate.values.items()}
+        row |= {"seeds": f"{len(candidate.reached)} of {SEEDS}", metrics.ACCURACY: f"{candidate.accuracy:.3f}"}
         for head, metric in (("seconds", metrics.DELAY_TO_TARGET_S), ("joules", metrics.ENERGY_TO_TARGET_J),
                              ("rounds", metrics.ROUNDS_TO_TARGET)):  # fmt: skip
-            took = one.took(metric)
+            took = candidate.took(metric)
             row[head] = f"{median(took):.4g} ({min(took):.4g}–{max(took):.4g})" if took else MISSING
         rows.append(row)
     caption = (
@@ -255,19 +262,19 @@ def table_of(tried: Sequence[Setting], title: str) -> TextTable:
     return TextTable.of(rows, title, caption=caption)
 
 
-def pareto(tried: Sequence[Setting]) -> Figure:
+def pareto(tried: Sequence[Tried]) -> Figure:
     """Draw seconds against joules until the accuracy: a point with the range of its seeds for each setting that reached
     it with all of them; a line joins those that no other beats, and a star is what is recommended.
     """
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
-    whole = [one for one in tried if one.whole]
-    points = [(fmean(one.took(TOOK[0])), fmean(one.took(TOOK[1]))) for one in whole]
-    for one, (x, y) in zip(whole, points, strict=True):
-        seconds, joules = map(one.took, TOOK)
+    whole = [candidate for candidate in tried if candidate.whole]
+    points = [(fmean(candidate.took(TOOK[0])), fmean(candidate.took(TOOK[1]))) for candidate in whole]
+    for candidate, (x, y) in zip(whole, points, strict=True):
+        seconds, joules = map(candidate.took, TOOK)
         axes.errorbar(
             x, y, [[y - min(joules)], [max(joules) - y]], [[x - min(seconds)], [max(seconds) - x]], fmt="o", ms=4,
-            lw=0.6, color=BLUE, mfc=BLUE if one.meets else "white",
+            lw=0.6, color=BLUE, mfc=BLUE if candidate.meets else "white",
         )  # fmt: skip
     front = sorted(a for a in points if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points))
     axes.plot([x for x, _ in front], [y for _, y in front], color="0.4", lw=1)
@@ -284,11 +291,11 @@ def pareto(tried: Sequence[Setting]) -> Figure:
     return figure
 
 
-def write_plan(file: SweepFile, tried: Sequence[Setting], folder: Path) -> list[Path]:
+def write_plan(file: SweepFile, tried: Sequence[Tried], folder: Path) -> list[Path]:
     """Write a picture of the settings that reached the accuracy with all seeds, and the sweep file of the recommended
     one; return the paths of what there is.
     """
-    paths = save(pareto, tried, folder, PICTURE) if any(one.whole for one in tried) else []
+    paths = save(pareto, tried, folder, PICTURE) if any(candidate.whole for candidate in tried) else []
     if not tried[0].meets:
         (folder / YAML).unlink(missing_ok=True)  # of a plan before this one
         return paths

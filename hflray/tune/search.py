@@ -40,7 +40,7 @@ SEED = "seed"
 RUNGS = 80  # of halving by cost; half of them are below a cost of 1
 # What Optuna suggests again and again is changed at random in one of its settings, after so many tries in two, and so
 # on; after the most tries a search of settings ends.
-EACH, TRIES = 20, 200
+TRIES_OF_ONE, TRIES = 20, 200
 
 
 def worst(mode: str) -> float:
@@ -191,14 +191,14 @@ class _Setting:
 
     Attributes:
         values: its values by dotted key, without the seed.
-        asked: the name under which Optuna waits for its figure; empty if Optuna did not draw it in this start.
+        draw: the name under which Optuna waits for its figure; empty if Optuna did not draw it in this start.
         due: the seeds that have not begun.
         figures: the figures of the runs that have ended.
         left: the runs that have not ended.
     """
 
-    def __init__(self, values: dict[str, Any], asked: str = "") -> None:
-        self.values, self.asked = values, asked
+    def __init__(self, values: dict[str, Any], draw: str = "") -> None:
+        self.values, self.draw = values, draw
         self.due: list[int] = []
         self.figures: list[float] = []
         self.left = 0
@@ -251,8 +251,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         self.remaining += sum(len(setting.due) for setting in self._settings.values())
 
     def _setting_of(self, values: dict[str, Any]) -> _Setting:
-        own = {key: value for key, value in values.items() if key != SEED}
-        return self._settings.setdefault(repr(own), _Setting(own))
+        swept = {key: value for key, value in values.items() if key != SEED}
+        return self._settings.setdefault(repr(swept), _Setting(swept))
 
     def _placed(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return values with the places of those of a choice in their stead."""
@@ -287,21 +287,21 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         """Return a setting that has not been drawn, with its first seed due; None: there are enough, or no others."""
         if self._exhausted or len(self._settings) >= self._file.tune.samples:
             return None
-        axes, asked = self._file.sweep, str(self._next)
-        places = dict(self._optuna.suggest(asked))
+        axes, draw = self._file.sweep, str(self._next)
+        places = dict(self._optuna.suggest(draw))
         chosen = {key: axis.choice[places[key]] if axis.choice is not None else places[key]
                   for key, axis in axes.items()}  # fmt: skip
         rng = stream(self._file.tune.seed, "search/again", self._next)
         for attempt in range(TRIES):
             values = dict(chosen)
-            for key in rng.permutation(list(axes))[: -(-attempt // EACH)] if attempt else ():
+            for key in rng.permutation(list(axes))[: -(-attempt // TRIES_OF_ONE)] if attempt else ():
                 values[key] = axes[key].draw(rng)
             if repr(values) not in self._settings and self._accepts(values):
-                setting = self._settings[repr(values)] = _Setting(values, "" if attempt else asked)
+                setting = self._settings[repr(values)] = _Setting(values, "" if attempt else draw)
                 setting.due = [self._seeds[0]]
                 return setting
             if not attempt:
-                self._optuna.on_trial_complete(asked, error=True)
+                self._optuna.on_trial_complete(draw, error=True)
         self._exhausted = True
         return None
 
@@ -329,8 +329,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         if setting.left or setting.due:
             return
         value = sum(setting.figures) / len(setting.figures)
-        if setting.asked:
-            self._optuna.on_trial_complete(setting.asked, {RESULT: value})
+        if setting.draw:
+            self._optuna.on_trial_complete(setting.draw, {RESULT: value})
         else:
             self._optuna.add_evaluated_point(self._placed(setting.values), value)
 

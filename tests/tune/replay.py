@@ -23,7 +23,7 @@ from hflray.sweep import expand, load_sweep
 from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Round, Run
 from hflray.tune.launch import NAME, TRIAL, VALUES
-from hflray.tune.plan import Setting, plan_file, settings_of
+from hflray.tune.plan import Tried, plan_file, settings_of
 from hflray.tune.search import RESULT, DrawnTrial, Halving, SettingSearch, drawn, figure
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def _key(values: Mapping[str, Any]) -> str:
     return repr(sorted(values.items()))
 
 
-def best_of_grid(limits: Mapping[str, float]) -> Setting:
+def best_of_grid(limits: Mapping[str, float]) -> Tried:
     """Return the setting that meets the plan at the least cost, of all."""
     file = load_sweep(ROOT / "tune_configs/plan_digits.yaml")
     file = plan_file(file, [], ACCURACY, limits.get("seconds"), limits.get("joules"))[0]
@@ -59,7 +59,7 @@ def best_of_grid(limits: Mapping[str, float]) -> Setting:
     return settings_of(file, trials)[0]
 
 
-def plan(limits: Mapping[str, float], seed: int) -> tuple[Setting, int]:
+def plan(limits: Mapping[str, float], seed: int) -> tuple[Tried, int]:
     """Return what a plan recommends, and the number of its runs.
 
     Args:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from hflray.tune.stopping import MESSAGE, CleanStop, stop_requested
+from hflray.tune.stopping import MESSAGE, OVER, CleanStop, stop_requested
 
 
 class Sweep:
     """A `CleanStop` in a loop that, like Tune's, ends by its own SIGINT handler."""
 
-    def __init__(self, saves: bool = True) -> None:
+    def __init__(self, saves: bool = True, until_s: float | None = None) -> None:
         self.lines: list[str] = []
         self.ended = 0
         signal.signal(signal.SIGINT, self._end_loop)
-        self.stop = CleanStop("a-sweep", saves, self.lines.append)
+        self.stop = CleanStop("a-sweep", saves, self.lines.append, until_s)
 
     def _end_loop(self, *_: object) -> None:
         self.ended += 1
@@ -58,6 +59,17 @@ def test_the_first_signal_waits_for_running_trials(ray_session, number: signal.S
         assert sweep.ended == 1
         assert sweep.lines == [MESSAGE]
     assert not stop_requested("a-sweep")
+
+
+def test_a_budget_that_is_over_waits_for_running_trials_and_ctrl_c_then_stops_at_once() -> None:
+    for until_s, over in ((time.monotonic() + 1000, False), (time.monotonic(), True)):
+        sweep = Sweep(until_s=until_s)
+        with sweep.stop as stop:
+            stop.step(TRIALS)
+            assert (stop.requested, stop_requested("a-sweep"), sweep.lines) == (over, over, [OVER] * over)
+            assert sweep.ended == 0
+            signal.raise_signal(signal.SIGINT)
+            assert sweep.ended == over
 
 
 def test_the_second_signal_stops_at_once(ray_session) -> None:
