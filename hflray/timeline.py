@@ -463,8 +463,9 @@ def timeline(
         arrived = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
         until_s = np.where(arrived, arrival_s, np.minimum(stop_s[at], vanish_s))
         # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
-        computing = np.where(arrived, 1.0, part_of(until_s - received_s, compute_s))
-        sending = np.where(arrived, 1.0, part_of(until_s - ready_s, upload_s))
+        is_whole = arrived.all()
+        computing = 1.0 if is_whole else np.where(arrived, 1.0, part_of(until_s - received_s, compute_s))
+        sending = 1.0 if is_whole else np.where(arrived, 1.0, part_of(until_s - ready_s, upload_s))
         energy_j = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
         row = {
             "start_s": np.where(lives, begin_s, np.nan),

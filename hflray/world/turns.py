@@ -16,6 +16,7 @@ that are under way when a turn ends belong to the bill of that turn, and are mix
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -595,7 +596,7 @@ class _MixingEdges(_WaitingEdges):
                 known_s=moment_s + float(happens.edge_delay_s[0]),
                 weight=float(self._weights[row]),
                 bandwidth_hz=float(self._held_hz[row] * scale),
-                fails_s=fails_s,
+                fails_s=min(fails_s, sys.float_info.max),  # a state has no infinity
             )
 
         version = int(self._versions[edge]) + 1  # the fetch from the cloud
