@@ -60,7 +60,7 @@ COMMANDS = {
         "hflray.command.calibrate:app", "Fit what devices and links take from a log of real ones, and test it."
     ),
     "plan": Subcommand(
-        "hflray.command.plan:app", "Search settings that reach an accuracy on a fleet at the least cost."
+        "hflray.command.plan:app", "Search H, λ, scheduler, assigner and clock for an accuracy at the least cost."
     ),
     "new": Subcommand("hflray.command.new:app", "Write a commented sweep file, or a system, to begin with."),
 }  # fmt: skip

@@ -47,9 +47,9 @@ __all__ = [
     "BITS_PER_KB", "MUTABLE", "NO_SECRET", "SWEEP_ONLY", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig",
     "AssignmentConfig", "AvailabilityConfig", "BatteryConfig", "CheckpointConfig", "ClockConfig",
     "ClusteringBillConfig", "CostConfig", "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig",
-    "FleetConfig", "Kind", "LearningConfig", "ModelConfig", "Named", "Range", "SchedulingConfig", "Section", "Split",
+    "FleetConfig", "Kind", "LearningConfig", "ModelConfig", "SchedulingConfig", "Section", "Split",
     "TeacherConfig", "TrackingConfig", "TrainingConfig", "WorldConfig", "absolute_paths", "changed_settings",
-    "dbm_to_w", "flatten", "inputs_in", "load_config", "named_settings", "parse_yaml", "pin_settings", "pin_sweep",
+    "dbm_to_w", "flatten", "inputs_in", "load_config", "named_settings", "parse_yaml", "pin_sweep",
     "policies_in", "read_mapping", "references_in", "refuse_unpinned", "set_dotted", "split_override", "to_yaml",
     "validate", "validate_stored",
 ]  # fmt: skip

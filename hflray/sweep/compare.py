@@ -137,7 +137,9 @@ def _answers(base: str, run_id: str) -> bool:
     """Return whether an MLflow server at an address has a run, or refuses to say so without a password."""
     proxies = [urllib.request.ProxyHandler({})] if base == LOCAL else []  # a proxy does not reach this machine's server
     try:
-        urllib.request.build_opener(*proxies).open(f"{base}/api/2.0/mlflow/runs/get?run_id={run_id}", timeout=10).close()
+        urllib.request.build_opener(*proxies).open(
+            f"{base}/api/2.0/mlflow/runs/get?run_id={run_id}", timeout=10
+        ).close()
     except urllib.error.HTTPError as error:
         return error.code in (401, 403)
     except (OSError, ValueError):

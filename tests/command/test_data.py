@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +56,8 @@ def test_the_list_says_what_is_here(tmp_path, capsys, monkeypatch) -> None:
 def test_a_data_set_is_downloaded_once_and_checked(tmp_path, capsys, fake_download) -> None:
     code, out, err = call(capsys, "get", "fashion_mnist", "--root", str(tmp_path))
     assert (code, err) == (0, "")
-    first, second = out.splitlines()
-    assert re.fullmatch(r"downloading fashion_mnist \(31 MB\) … \d+\.\d s", first)
+    first, *_, second = out.splitlines()
+    assert first.startswith("downloading fashion_mnist (31 MB) …")
     assert second.startswith("fashion_mnist: 200 training and 50 test images of 1×28×28, 10 classes; ")
     assert second.endswith(f"{tmp_path}/FashionMNIST (12 MB)")
     code, out, _ = call(capsys, "get", "fashion_mnist", "--root", str(tmp_path))

@@ -84,7 +84,7 @@ REFUSALS: list[tuple[str, tuple[str, ...]]] = [
     ("max_rounds=2.5", ("max_rounds", "2.5", "an integer at least 1")),
     ("max_rounds=null", ("max_rounds", "null", "an integer at least 1")),
     ("tracking.experiment=''", ("tracking.experiment", "''", "not empty")),
-    ("tracking.sinks=[csv, neptune]", ("tracking.sinks", "unknown sink 'wandb'", "known: csv, mlflow", "hflray.sinks")),
+    ("tracking.sinks=[csv, aim]", ("tracking.sinks", "unknown sink 'aim'", "known: csv, mlflow", "hflray.sinks")),
     ("tracking.sinks=[csv, csv]", ("tracking.sinks", "'csv' is listed twice")),
     ("tracking.sinks=csv", ("tracking.sinks", "'csv'", "a list of csv | mlflow")),
     ("scheduling.num_scheduled", ("'scheduling.num_scheduled'", "KEY=VALUE", "scheduling.num_scheduled=30")),
