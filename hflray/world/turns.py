@@ -125,7 +125,8 @@ class Turn:
         if rows.received_s is not None and rows.download_j is not None:
             received_s = np.where(np.isfinite(rows.received_s), rows.received_s, rows.end_s)
             parts = rows.download_j * part_of(now_s - rows.start_s, received_s - rows.start_s)
-            down_j, hop_j = float(parts.sum()), hop_j - float(rows.download_j.sum())
+            # A download for a device that never begins, as of a broadcast, is counted with the hop.
+            down_j, hop_j = float(parts.sum()), hop_j - float(rows.download_j[np.isfinite(rows.start_s)].sum())
         hop_bits = rows.message_bits - all_bits
         if moment_s >= self.settled_s:
             return Spent(rows.spent_j, rows.busy_s, all_bits + hop_bits, hop_j + down_j)

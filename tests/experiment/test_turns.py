@@ -253,6 +253,15 @@ def test_what_needs_all_edges_or_devices_at_once_is_refused(clock: tuple[str, ..
         Experiment(config(*CLOUDS["semi"], *settings))
 
 
+def test_a_turn_that_has_settled_has_spent_all_that_it_takes_with_downloads_for_devices_that_never_begin() -> None:
+    records = run(*CLOUDS["fedbuff"], *LIVING, "cost.download.name=broadcast", "max_rounds=8")
+    turns = {(turn.edge, turn.number): turn for record in records for turn in _played(record).turns}
+    spent = [turn.spent(turn.settled_s) for turn in turns.values()]
+    took_j = [float(turn.happens.edge_energy_j[0]) for turn in turns.values()]
+    assert [each.devices_j.sum() + each.hop_j for each in spent] == pytest.approx(took_j)
+    assert any((turn.happens.download_j[np.isnan(turn.happens.start_s)] > 0).any() for turn in turns.values())
+
+
 # Edges that do not wait.
 
 
