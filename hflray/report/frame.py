@@ -28,6 +28,14 @@ def read(sweep: str | Path, results: str | Path = "hflray_results", tracking_uri
 
     Raises:
         ConfigError: there is no such sweep, or none of its runs can be read.
+
+    Examples:
+        >>> from hflray import ConfigError, read
+        >>> try:
+        ...     print(read("no_such_sweep")["accuracy"].max())
+        ... except ConfigError as error:
+        ...     print(str(error).partition(":")[0])
+        no_such_sweep
     """
     return frame(read_sweep(Path(results), str(sweep), tracking_uri))
 

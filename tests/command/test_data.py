@@ -62,7 +62,7 @@ def test_a_data_set_is_downloaded_once_and_checked(tmp_path, capsys, fake_downlo
     assert second.endswith(f"{tmp_path}/FashionMNIST (12 MB)")
     code, out, _ = call(capsys, "get", "fashion_mnist", "--root", str(tmp_path))
     assert code == 0
-    assert out.startswith("reading fashion_mnist … ")
+    assert out.startswith("reading fashion_mnist …")
 
 
 def test_data_sets_without_a_file_and_own_files_are_checked(tmp_path, capsys) -> None:

@@ -98,7 +98,7 @@ def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
     tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, sinks=())
     callback = SweepCallback.__new__(SweepCallback)
     callback.outcomes, callback._tracker, callback._progress = {}, tracker, MagicMock()
-    callback._task = find_task(folder.file.task)
+    callback.file, callback._task = folder.file, find_task(folder.file.task)
     for name in journal.run_keys():
         callback.take_over(name)
         Checkpoints(folder.place, name).rounds()

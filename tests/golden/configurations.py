@@ -16,7 +16,7 @@ from hflray.sweep import expand, load_sweep
 
 HASHES = Path(__file__).with_name("configurations.json")
 PLACED = "world_edges.yaml"  # it names a trace, whose path depends on where the checkout lies
-LATER = ("access.yaml", "gossip.yaml", "tiers.yaml")  # sweep files that came after the hashes
+LATER = ("access.yaml", "gossip.yaml", "plan_digits.yaml", "tiers.yaml")  # sweep files that came after the hashes
 OVERRIDES: tuple[tuple[str, ...], ...] = (
     (), ("seed=7",), ("max_rounds=3", "target_accuracy=0.85"), ("target={metric: r2, value: 0.4}",),
     ("target.epsilon=3", "privacy.clip=1"), ("data.name=cifar10", "data.split=official", "data.validation=100"),

@@ -40,7 +40,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Diary]]:
     monkeypatch.setitem(registry.BUILTIN["sink"], "diary", "tests.tracking.diary:Diary")
     registry._table.cache_clear()
     Diary.made.clear()
-    Diary.pages.clear()
+    Diary.pages = {}
     yield Diary.made
     monkeypatch.undo()
     registry._table.cache_clear()

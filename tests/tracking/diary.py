@@ -33,6 +33,7 @@ class Diary(Sink):
 
     def __init__(self, place: Place) -> None:
         self.place, self.where = place, "my desk"
+        self.pages = Diary.pages  # those of its test, also where its thread outlives the test
         self.calls: list[tuple[object, ...]] = []
         self.fail_in: set[str] = set()
         self.lost_in: set[str] = set()

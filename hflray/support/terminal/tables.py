@@ -182,6 +182,18 @@ def _parts(columns: Sequence[_Column], width: int) -> list[tuple[list[_Column], 
     return [([*beside, *part], above) for part in parts]
 
 
+def _by_words(heading: str, width: int) -> list[str]:
+    """Return the lines of a heading, which breaks between words and at no sign, such as the hyphen of ``HFEL-300``."""
+    lines = [""]
+    for word in heading.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [part for line in lines for part in fold(line, width)]
+
+
 def _lines(columns: Sequence[_Column], names: _Column | None, width: int) -> Iterator[tuple[str, int | None]]:
     """Yield each line of a part with the number of its row, which is None for the headings and the rule below them."""
     indent, gaps = " " * INDENT if names else "", len(columns) - 1
@@ -198,7 +210,7 @@ def _lines(columns: Sequence[_Column], names: _Column | None, width: int) -> Ite
             line = (" " * gap).join(column.aligned(lines, number, wide) for column, lines, wide in laid_out)
             yield (indent + line).rstrip()
 
-    headings = [fold(column.heading, wide) for column, wide in zip(columns, widths, strict=True)]
+    headings = [_by_words(column.heading, wide) for column, wide in zip(columns, widths, strict=True)]
     height = max(map(len, headings))
     if names and names.heading:
         yield names.heading, None
