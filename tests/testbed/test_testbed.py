@@ -55,6 +55,10 @@ def test_a_machine_that_cannot_is_refused_in_one_line(monkeypatch, capsys, tmp_p
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert says(refused(), "1 core", "at least 2")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})  # another test may have kept this process to one
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert says(refused(), "root")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
