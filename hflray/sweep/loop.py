@@ -61,7 +61,8 @@ def keep(experiment: Experiment, name: str, results: str | Path = "hflray_result
         error, first = None, True
         try:
             for record in experiment:
-                result = result_of(experiment, record, not experiment.is_given_a_scenario, with_devices=first)
+                detailed = not experiment.is_given_a_scenario
+                result = result_of(experiment, record, experiment.finished, detailed=detailed, with_devices=first)
                 details = (result.schedule, result.devices, result.timeline, result.model_hash)
                 tracker.round(trial.name, result.step, result.metrics, *details)
                 first = False

@@ -21,30 +21,21 @@ from typing import Any
 from hflray.support.files import append, write
 from hflray.support.reader import read_bytes
 from hflray.tracking.journal import Journal
-from hflray.tracking.sink import Ending, Place, Round, Run, Sink
+from hflray.tracking.sink import Ending, FolderSink, Place, Round, Run
 
-FOLDER = "csv"
 ROUND = "round"
 
 
-class CSVSink(Sink):
+class CSVSink(FolderSink):
     """A CSV file per run."""
 
     title = "CSV"
-    repair = "make that folder writable"
-    away = "cannot be written"
-    back = "can be written again"
-    later = "when it can be written again"
+    folder = "csv"
 
     def __init__(self, place: Place) -> None:
-        self._folder = place.folder / FOLDER
-        self.where = str(self._folder)
+        super().__init__(place)
         self._journal = Journal(place.folder)
         self._columns: dict[str, list[str]] = {}  # the columns of each open run, by key
-
-    def connect(self) -> None:
-        """Make the folder. Raises OSError: the folder cannot be made."""
-        self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, run: Run) -> int:
         """Open the run's file; return its last round, or -1 if it has none or is written again from the journal."""

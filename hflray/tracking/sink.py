@@ -192,6 +192,31 @@ class Sink(Protocol):
         return None
 
 
+class FolderSink(Sink):
+    """A tracker that writes files into a folder of its own in the sweep's folder.
+
+    Args:
+        place: where the sweep is tracked.
+
+    Attributes:
+        folder: the name of its folder.
+    """
+
+    folder: str
+    repair = "make that folder writable"
+    away = "cannot be written"
+    back = "can be written again"
+    later = "when it can be written again"
+
+    def __init__(self, place: Place) -> None:
+        self._folder = place.folder / self.folder
+        self.where = str(self._folder)
+
+    def connect(self) -> None:
+        """Make the folder. Raises OSError: the folder cannot be made."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+
 def is_bug(sink: Sink, error: BaseException) -> bool:
     """Return whether an error says that a tracker of the user's own is wrong, and not that it cannot be reached."""
     return not is_ours(sink) and isinstance(error, BUGS) and not isinstance(error, ANSWERS)

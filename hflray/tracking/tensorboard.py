@@ -11,28 +11,18 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from hflray.tracking.sink import Ending, Place, Round, Run, Sink
-
-FOLDER = "tensorboard"
+from hflray.tracking.sink import Ending, FolderSink, Place, Round, Run
 
 
-class TensorBoardSink(Sink):
+class TensorBoardSink(FolderSink):
     """A folder of event files per run."""
 
     title = "TensorBoard"
-    repair = "make that folder writable"
-    away = "cannot be written"
-    back = "can be written again"
-    later = "when it can be written again"
+    folder = "tensorboard"
 
     def __init__(self, place: Place) -> None:
-        self._folder = place.folder / FOLDER
-        self.where = str(self._folder)
+        super().__init__(place)
         self._writers: dict[str, Any] = {}
-
-    def connect(self) -> None:
-        """Make the folder. Raises OSError: the folder cannot be made."""
-        self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, run: Run) -> int:
         """Begin the run's folder anew, with its configuration as a text, and return -1."""

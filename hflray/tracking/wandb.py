@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.tracking.sink import SETTING, Ending, Place, Round, Run, Sink
-
-FOLDER = "wandb"
+from hflray.tracking.sink import SETTING, Ending, FolderSink, Place, Round, Run
 
 
-class WandbSink(Sink):
+class WandbSink(FolderSink):
     """An offline run of Weights & Biases per run.
 
     Raises:
@@ -25,10 +23,7 @@ class WandbSink(Sink):
     """
 
     title = "Weights & Biases"
-    repair = "make that folder writable"
-    away = "cannot be written"
-    back = "can be written again"
-    later = "when it can be written again"
+    folder = "wandb"
 
     def __init__(self, place: Place) -> None:
         try:
@@ -39,13 +34,8 @@ class WandbSink(Sink):
                 "'hflray[wandb]', or leave it out"
             ) from error
         self._wandb, self._place = wandb, place
-        self._folder = place.folder / FOLDER
-        self.where = str(self._folder)
+        super().__init__(place)
         self._runs: dict[str, Any] = {}
-
-    def connect(self) -> None:
-        """Make the folder. Raises OSError: the folder cannot be made."""
-        self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, run: Run) -> int:
         """Begin the run's folder anew, with its parameters as the configuration, and return -1."""

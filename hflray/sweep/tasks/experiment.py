@@ -41,25 +41,26 @@ class ExperimentTask(Task):
             first = True
             for record in experiment:
                 watch(record)
-                result = result_of(experiment, record, detailed=True, with_devices=first)
-                if experiment.ended_by.startswith("observers"):
-                    ending = f"{experiment.ended_by} ends the run after round {record.round}"
+                ended_by = experiment.ended_by  # once, because it may plan the next round
+                result = result_of(experiment, record, bool(ended_by), detailed=True, with_devices=first)
+                if ended_by.startswith("observers"):
+                    ending = f"{ended_by} ends the run after round {record.round}"
                     note = "; ".join([*filter(None, [note]), ending])
                 due = bool(every) and (not record.round % every or result.last)
                 yield replace(result, note=note, save=lambda folder: save(experiment, folder), due=due)
                 note, first = None, False
 
 
-def result_of(experiment: Experiment, record: RoundRecord, detailed: bool, with_devices: bool) -> Result:
+def result_of(experiment: Experiment, record: RoundRecord, last: bool, *, detailed: bool, with_devices: bool) -> Result:
     """Return the result of the experiment's last round.
 
     Args:
         experiment: the experiment after the round.
         record: the round's record.
+        last: whether the run ends with it.
         detailed: whether the schedule and the timeline are wanted, which fleets above `DETAILED_DEVICES` do not log.
         with_devices: whether the facts about the devices are wanted as well.
     """
-    last = experiment.finished
     detailed = detailed and experiment.config.fleet.num_devices <= DETAILED_DEVICES
     return Result(
         step=record.round,
