@@ -44,8 +44,8 @@ OTHER_WORDS = {
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
     ("experiment/experiment.py", "clustering"): "a part of an experiment's state",
     ("experiment/record.py", "assignment"): "a field of a record",
-    ("support/glossary.py", "clustering"): "a kind of table",
-    ("support/glossary.py", "assignment"): "a kind of table",
+    ("metrics.py", "clustering"): "a kind of table",
+    ("metrics.py", "assignment"): "a kind of table",
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 

@@ -32,7 +32,7 @@ def test_a_world_that_is_off_changes_nothing() -> None:
     record = experiment.run_round()
     assert not record.deviates
     assert record.timeline.participates.all()
-    assert not {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD} & set(record.metrics())
+    assert not {*metrics.names_logged("clock"), *metrics.names_logged("world")} & set(record.metrics())
     assert not [name for name in experiment.state_dict() if name.startswith("world")]
 
 
@@ -43,7 +43,7 @@ def test_a_world_in_which_nothing_happens_has_the_bits_of_none() -> None:
         assert still[0] == moving[0]
         for name, value in still[1].items():
             assert moving[1][name] == pytest.approx(value, rel=1e-12)
-        assert set(moving[1]) - set(still[1]) == {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD}
+        assert set(moving[1]) - set(still[1]) == {*metrics.names_logged("clock"), *metrics.names_logged("world")}
 
 
 def test_jitter_is_billed_and_not_seen_by_decisions() -> None:
