@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hflray import metrics, registry
-from hflray.data import Dataset
 from hflray.errors import ConfigError, DataError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
@@ -56,8 +55,7 @@ def test_a_run_stops_when_its_loss_is_low_enough() -> None:
     assert records[-1].test_loss <= 0.7 < min(record.test_loss for record in records[:-1])
 
 
-@pytest.mark.parametrize("scheduler", ["ikc", "vkc"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "scheduler"), zip(KINDS, ("vkc", "ikc", "ikc"), strict=True))
 def test_devices_of_every_kind_are_clustered(name: str, scheduler: str) -> None:
     overrides = of_kind(name, f"scheduling.name={scheduler}", "scheduling.num_clusters=3")
     experiment = Experiment(small_config(*overrides))
@@ -104,23 +102,13 @@ def test_a_loss_of_ones_own_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_loss_that_returns_a_vector_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ADDED, ("loss", "vector"), lambda outputs, targets: (outputs - targets) ** 2)
-    with pytest.raises(ConfigError, match=r"^training\.loss: vector returns a tensor of shape \(2,\) for two samples"):
+    with refusal(ConfigError, "training.loss: vector returns a tensor of shape (2,) for two samples"):
         Experiment(small_config(*of_kind("friedman1", "training.loss=vector")))
 
 
 def test_a_network_of_images_refuses_features() -> None:
     with refusal((ConfigError, DataError), "model.name"):
         Experiment(small_config("data.name=friedman1", "data.samples_per_device=[20, 30]"))
-
-
-def test_a_data_set_with_nan_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.random.default_rng(0).normal(size=(600, 4))
-    x[7, 2] = np.nan
-    monkeypatch.setitem(
-        registry._ADDED, ("dataset", "holes"), lambda root: Dataset.of(x, x[:, 0], x, x[:, 0], "regression")
-    )
-    with pytest.raises(DataError, match=r"^data\.name: holes: x_train\[7, 2\] is nan; accepted: finite numbers"):
-        Experiment(small_config("data.name=holes", "model.name=mlp"))
 
 
 @pytest.mark.parametrize("name", ["friedman1", "breast_cancer"])

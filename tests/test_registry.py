@@ -189,11 +189,7 @@ def test_registering_a_class_and_referring_to_it_agree(mine, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        (
-            "scheduler",
-            "mine.py:Near",
-            "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or name",
-        ),
+        ("scheduler", "mine.py:Near", "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or"),
         ("scheduler", "mine.py:Idle", "mine.py:Idle has no method 'schedule', which every scheduler needs"),
         ("assigner", "mine.py:VALUE", "mine.py:VALUE is a dict; accepted as assigner: a class or a function;"),
         ("assigner", "mine.py:nothing", "mine.py:nothing has no method 'assign', which every assigner needs"),

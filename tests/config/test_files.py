@@ -122,13 +122,6 @@ def test_an_unreadable_file_is_named(tmp_path):
         load_config(path)
 
 
-def test_flatten_uses_the_dotted_names():
-    flat = flatten(load_config().model_dump())
-    assert flat["scheduling.num_scheduled"] == 50
-    assert flat["seed"] == 0
-    assert not any(isinstance(value, dict) for value in flat.values())
-
-
 def exponents(ours: Any, plain: Any) -> int:
     """Count the numbers that plain YAML reads as texts, such as 1e-3, and assert that all else is the same."""
     if isinstance(ours, dict | list) and type(ours) is type(plain) and len(ours) == len(plain):

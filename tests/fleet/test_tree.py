@@ -107,7 +107,7 @@ def test_a_graph_and_w_of_files(tmp_path) -> None:
         ({"region": {"count": 9}}, {}, ("tree.region.count: got 9", "1 to 5")),
         ({"gossip": {"graph": "star"}}, {}, ("tree.gossip.graph: got 'star'", "ring, complete, path")),
         ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"}, ("does not connect edge 2",)),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got 7", "0 to 4")),
+        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got '7'", "0 to 4")),
         ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,other\n0,1\n"}, ("g.csv", "lacks the column neighbour")),
         (
             {"gossip": {"weights": "w.csv"}},
@@ -189,4 +189,4 @@ def test_a_graph_of_a_file_is_pinned_and_travels(tmp_path, monkeypatch) -> None:
     (graph,) = (name for key, name in inputs_in(tree) if key == "tree.gossip.graph")
     assert pinned.is_pinned(graph)
     assert "edge,neighbour" in pinned.content_of(graph)[1].decode()
-    assert inputs_in({"tree": {"gossip": {"graph": "ring"}}}, sweep=False) == []
+    assert inputs_in({"experiment": {"tree": {"gossip": {"graph": "ring"}}}}) == []

@@ -178,8 +178,3 @@ def test_a_sweep_goes_on_after_its_policy_has_moved(folder, mine, cache) -> None
         folder.admit()
     mine.with_name("elsewhere.safetensors").rename(mine)
     folder.admit()
-
-
-def test_a_policys_path_without_the_hash() -> None:
-    assert pinned.plain(f"runs/a.safetensors@sha256:{'0' * 64}") == "runs/a.safetensors"
-    assert pinned.plain("paper_db") == "paper_db"
