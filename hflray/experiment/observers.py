@@ -253,7 +253,7 @@ class Conditions(Watcher):
 def _too_few(happens: Timeline, least: int) -> int:
     """Return in how many edge iterations an edge with devices got fewer models than its aggregator needs."""
     groups = happens.edges
-    if happens.runs is not None:
-        _, groups = np.unique(np.stack([happens.edges, happens.runs.turn]), axis=1, return_inverse=True)
+    if happens.turn is not None:
+        _, groups = np.unique(np.stack([happens.edges, happens.turn]), axis=1, return_inverse=True)
     arrived = [np.bincount(groups[row]) for row in happens.participates]
     return int(sum(((counts > 0) & (counts < least)).sum() for counts in arrived))
