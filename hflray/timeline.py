@@ -7,7 +7,7 @@ are equations (9) to (14) of the paper, that is, those of `hflray.cost.round_cos
 An *edge iteration* is one of the Q passes in which the devices of an edge compute, send their models and are averaged.
 A *row* is one device in one edge iteration. Times are seconds since the start of the round.
 
-* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of the `EdgeRule`,
+* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of ``clock.edge``,
   whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
@@ -29,14 +29,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import metrics
-from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
+from hflray.clock.edge_rule import WAITS, arrivals, nth_arrival_s
 from hflray.clock.semi_synchronous import Period
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Durations", "EdgeRule", "Ends", "Hops", "Period", "Timeline", "timeline"]
+__all__ = ["Durations", "Ends", "Hops", "Period", "Timeline", "timeline"]
 
 ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and rounding must not discard one of them
 
@@ -376,7 +377,7 @@ def timeline(
     durations: Durations,
     hops: Hops,
     *,
-    rule: EdgeRule | None = None,
+    rule: EdgeClockConfig = WAITS,
     planned_s: ArrayLike | None = None,
     ends: Ends | None = None,
     period: Period | None = None,
@@ -389,7 +390,7 @@ def timeline(
         work: Q and z.
         durations: what each edge iteration takes as it happens.
         hops: the upload of each edge, which also gives the number of edges.
-        rule: when an edge iteration ends; None: when all have arrived.
+        rule: when an edge iteration ends.
         planned_s: planned duration of each edge's iteration, (M,), s, for a rule with `deadline`; None: that of
             `durations`, where these are equal in all iterations.
         ends: when devices vanish and edges fail; None: never.
@@ -400,7 +401,6 @@ def timeline(
     """
     chosen, at = schedule
     weight = np.asarray(samples, dtype=np.float64)
-    rule = rule or EdgeRule()
     count, num_edges = len(chosen), len(hops.delay_s)
     ends = ends or Ends.never(count, num_edges)
     limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
@@ -411,7 +411,7 @@ def timeline(
             planned_s = _largest_of(durations.iteration_s, at, num_edges)
         limit_s = np.minimum(limit_s, rule.deadline * np.asarray(planned_s, dtype=np.float64))
     assigned = np.bincount(at, minlength=num_edges)
-    needed = rule.arrivals(assigned)
+    needed = arrivals(rule, assigned)
 
     rows: list[dict[str, NDArray[Any]]] = []
     above = _Above(hops, ends.fail_s)

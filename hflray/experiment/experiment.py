@@ -23,7 +23,6 @@ from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, check_once, configured_assigner
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DamagedError
@@ -147,7 +146,6 @@ class Experiment:
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
-        self.edge_rule = EdgeRule.of(config.clock.edge)
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
@@ -358,7 +356,7 @@ class Experiment:
 
     def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
         """Return the plan of the next round, and the world after it. This advances `scheduler`."""
-        parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
+        parts = (self.scenario, self.work, self.assigner, self.allocate)
         planner = Planner(self.config, *parts, self._losses, self.turns)
         return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record, self.under_way)
 

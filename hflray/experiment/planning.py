@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import Allocation, kept_by_limits
 from hflray.assignment import Assigner, assign_among, assign_the_rest, reachable
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
@@ -38,7 +37,6 @@ class Planner:
         work: the work of a round.
         assigner: chooses the edges, unless the scheduler does.
         allocate: allocates a round's bandwidth and CPU frequencies (`hflray.allocation.allocate_round`).
-        edge_rule: says how long an edge waits.
         losses: returns the mean loss of the current global model on the samples of some devices, (n,), for polls.
         turns: says what happens if cloud or edges do not wait; None: they do, or the cloud is semi-synchronous.
     """
@@ -48,7 +46,6 @@ class Planner:
     work: Workload
     assigner: Assigner
     allocate: Callable[..., Allocation]
-    edge_rule: EdgeRule
     losses: Callable[[NDArray[np.intp]], NDArray[np.float64]]
     turns: PlannedTurns | None = None
 
@@ -104,8 +101,8 @@ class Planner:
         poll = None if context.poll is None else context.poll.cost
         played = None
         if self.turns is None:
-            semi = self.config.clock.cloud.semi_synchronous
-            happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule, semi)
+            edge, semi = self.config.clock.edge, self.config.clock.cloud.semi_synchronous
+            happens = world.happens(outlook, self.work, schedule, allocation, cost, edge, semi)
             billed = poll
         else:
             ready_s = 0.0 if poll is None else poll.delay_s

@@ -22,7 +22,6 @@ from rich.text import Text
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig, ExperimentConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, message_bits, round_cost
 from hflray.errors import ConfigError
@@ -310,7 +309,7 @@ class Replay:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         clock = self.run.config.clock
-        rule, deviates = EdgeRule.of(clock.edge), world.is_on or clock.is_on
+        deviates = world.is_on or clock.is_on
         poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
@@ -322,7 +321,8 @@ class Replay:
             texts, after = turn_fates(played, schedule, self.numbers[position]), played.after
             poll = replace(poll, delay_s=0.0)
         else:
-            timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule, clock.cloud.semi_synchronous)
+            semi = clock.cloud.semi_synchronous
+            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi)
             texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
         cost = timeline.bill(cost, self.work.delay_weight)
         if polls:

@@ -27,10 +27,10 @@ import numpy as np
 
 from hflray.allocation import Allocation
 from hflray.clock.asynchronous import Asynchrony, Way, fedat_shares, in_order
-from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.edge_rule import WAITS
 from hflray.clock.mixing import MixedArrival, MixedTurn, Pass, mix_turn
 from hflray.config import ExperimentConfig
-from hflray.config.clock import AsynchronousEdgeConfig
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import RoundCost, Schedule, Senders, Workload, hops
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.timeline import UPDATES, Durations, Timeline, laid_out, part_of
@@ -430,25 +430,23 @@ class PlannedTurns:
     Attributes:
         rule: how an asynchronous cloud takes updates; None: the cloud waits for its edges.
         work: the work of a turn.
-        edge_rule: when an edge iteration ends.
+        edge_rule: when an edge iteration ends, or the settings of asynchronous edges.
         uniform: whether all devices have the weight 1 in place of their samples.
-        edges: the settings of asynchronous edges; None: edges wait.
     """
 
     rule: Asynchrony | None
     work: Workload
-    edge_rule: EdgeRule
+    edge_rule: EdgeClockConfig
     uniform: bool = False
-    edges: AsynchronousEdgeConfig | None = None
 
     @classmethod
     def of(cls, config: ExperimentConfig, work: Workload) -> Self | None:
         """Return what a configuration says; None: both cloud and edges wait."""
-        cloud, edges = config.clock.cloud.asynchronous, config.clock.edge.asynchronous
-        if cloud is None and edges is None:
+        cloud = config.clock.cloud.asynchronous
+        if cloud is None and config.clock.edge.asynchronous is None:
             return None
         rule = None if cloud is None else Asynchrony.of(cloud, config.fleet.num_edges)
-        return cls(rule, work, EdgeRule.of(config.clock.edge), config.aggregation.weights == "uniform", edges)
+        return cls(rule, work, config.clock.edge, config.aggregation.weights == "uniform")
 
     def play(
         self,
@@ -469,7 +467,7 @@ class PlannedTurns:
             before: the clock after the round before.
             ready_s: how long it takes to make the plan, s.
         """
-        edges = (_WaitingEdges if self.edges is None else _MixingEdges)(
+        edges = (_WaitingEdges if self.edge_rule.asynchronous is None else _MixingEdges)(
             self, world, outlook, schedule, allocation, planned, before
         )
         planned_edges = np.unique(schedule.edges).tolist()
@@ -529,7 +527,7 @@ class _WaitingEdges:
         return schedule, allocation, senders
 
     def _happens(
-        self, rows: IntArray, work: Workload, rule: EdgeRule, begin_s: float, first: int, scale: float = 1.0
+        self, rows: IntArray, work: Workload, rule: EdgeClockConfig, begin_s: float, first: int, scale: float = 1.0
     ) -> Timeline | None:
         """Return what happens to the devices in some rows of the plan; see `World.turn`."""
         key = int(rows[0]), scale
@@ -554,7 +552,8 @@ class _MixingEdges(_WaitingEdges):
 
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
         """Return the turn that an edge begins; see `play`."""
-        rows, outlook, config = np.flatnonzero(self._schedule.edges == edge), self._outlook, self._turns.edges
+        rows, outlook = np.flatnonzero(self._schedule.edges == edge), self._outlook
+        config = self._turns.edge_rule.asynchronous
         assert config is not None
         devices = self._schedule.devices[rows].tolist()
         fails_s = self._clock_s + float(self._world.ends(outlook, self._schedule.devices[rows]).fail_s[edge])
@@ -572,7 +571,7 @@ class _MixingEdges(_WaitingEdges):
         def begin(device: int, moment_s: float) -> Pass | None:
             row = row_of[device]
             number = int(self._passes[row])
-            happens = self._happens(np.array([row]), work, EdgeRule(), moment_s, number, scale)
+            happens = self._happens(np.array([row]), work, WAITS, moment_s, number, scale)
             if happens is None:
                 return None
             self._passes[row] += 1

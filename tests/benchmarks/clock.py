@@ -21,7 +21,6 @@ import ray
 
 from hflray.allocation import allocate_round
 from hflray.clock.asynchronous import Asynchrony
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import load_config
 from hflray.cost import Schedule, Workload, round_cost
 from hflray.experiment import Experiment
@@ -102,7 +101,7 @@ def rows(rounds: int = 11) -> Table:
         allocation = allocate_round(fleet, work, schedule.devices, schedule.edges)
         cost = round_cost(fleet, work, schedule.devices, schedule.edges, allocation)
         world, state = World(config, fleet), UnderWay.first(edges)
-        turns = PlannedTurns(Asynchrony(edges), work, EdgeRule(**config.clock.edge.model_dump()))
+        turns = PlannedTurns(Asynchrony(edges), work, config.clock.edge)
         rates = []
         for number in range(1, rounds + 2):
             outlook = world.outlook(number, fleet)

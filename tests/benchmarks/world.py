@@ -20,7 +20,6 @@ from hflray.allocation import allocate_round
 from hflray.config import load_config
 from hflray.cost import Schedule, Workload, round_cost
 from hflray.fleet import sample_fleet
-from hflray.timeline import EdgeRule
 from hflray.world import World
 from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table
@@ -67,7 +66,7 @@ def measured(overrides: tuple[str, ...], num_devices: int, rounds: int) -> tuple
     """Return the CPU time of a round's world, s, and the simulated delay of a round, s: medians over rounds."""
     config = load_config(None, [f"fleet.num_devices={num_devices}", "world.wait_s=60", *overrides])
     rng = np.random.default_rng(1)
-    fleet, rule = sample_fleet(config.fleet, rng), EdgeRule(**config.clock.edge.model_dump())
+    fleet, rule = sample_fleet(config.fleet, rng), config.clock.edge
     work, world = Workload(MODEL_BITS, edge_iterations=5), World(config, fleet)
     cpu_s, delay_s = list[float](), list[float]()
     for index in range(1, rounds + 1):
