@@ -33,7 +33,6 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 
 NOISE = 1.5e-18
-positive = st.floats(1e-3, 1e3)
 
 
 def arr(*values):
@@ -193,24 +192,6 @@ def test_from_the_units_of_a_file_to_joules_golden(tmp_path):
 
 
 @settings(deadline=None)
-@given(positive, positive, positive, positive)
-def test_4_property_scales(u, samples, f, c):
-    base = compute_delay_s(1, arr(u), arr(samples), arr(f))
-    assert compute_delay_s(3, arr(u), arr(samples * c), arr(f)) == pytest.approx(3 * c * base)
-    assert compute_delay_s(1, arr(u), arr(samples), arr(f * c)) == pytest.approx(base / c)
-
-
-@settings(deadline=None)
-@given(positive, positive, positive, positive)
-def test_5_property_quadratic_in_frequency(u, samples, f, c):
-    base = compute_energy_j(2.0, 1, arr(u), arr(samples), arr(f))
-    assert compute_energy_j(2.0, 1, arr(u), arr(samples), arr(c * f)) == pytest.approx(c**2 * base)
-    # Power is energy over delay: α/2 f³, whatever the work.
-    power = base / compute_delay_s(1, arr(u), arr(samples), arr(f))
-    assert power == pytest.approx(arr(f**3))
-
-
-@settings(deadline=None)
 @given(st.floats(1e3, 1e7), st.floats(1e-16, 1e-6), st.floats(1e-3, 1.0), st.floats(1.01, 100.0))
 def test_6_property_grows_with_each_and_is_bounded(b, gain, power, c):
     base = rate_bps(arr(b), arr(gain), arr(power), 4e-21)
@@ -220,13 +201,6 @@ def test_6_property_grows_with_each_and_is_bounded(b, gain, power, c):
     assert rate_bps(arr(c * b), arr(gain), arr(c * power), 4e-21) == pytest.approx(c * base)
     # Never above the limit of infinite bandwidth, ḡ p / (N_0 ln 2).
     assert base <= gain * power / (4e-21 * np.log(2)) * (1 + 1e-12)
-
-
-@settings(deadline=None)
-@given(positive, positive, positive)
-def test_7_property_bits_over_rate(z, rate, c):
-    assert upload_delay_s(z, arr(rate)) * rate == pytest.approx(arr(z))
-    assert upload_delay_s(c * z, arr(c * rate)) == pytest.approx(upload_delay_s(z, arr(rate)))
 
 
 @settings(deadline=None)
@@ -305,14 +279,12 @@ def test_a_workload_refuses_values_that_are_not_above_zero(name, value):
 @pytest.mark.parametrize(
     "devices, edges, words",
     [
-        ([0, 3], [0, 0], r"devices\[1\]: device 3 does not exist; accepted: 0 to 2"),
-        ([0, 1], [0, -1], r"assignment\[1\]: edge -1 does not exist; accepted: 0 to 2"),
+        ([0, 3, 4], [0, 0, 0], r"devices\[1\]: device 3 does not exist; accepted: 0 to 2"),
+        ([0, 1, 2], [0, -1, 9], r"assignment\[1\]: edge -1 does not exist; accepted: 0 to 2"),
         ([0, 1], [0], "1 edges for 2 devices"),
         ([1, 1], [0, 0], "listed twice"),
         ([], [], "empty"),
-        ([0.0], [0], "devices: got shape .* integer"),
         ([True], [0], "devices: got shape .* integer"),
-        ([0], [[0]], "assignment: got shape"),
     ],
 )
 def test_bad_indices_are_named(devices, edges, words):
@@ -338,7 +310,7 @@ def test_an_allocation_that_would_turn_into_nan_is_refused(field, bad):
 def test_a_link_that_is_not_positive_is_named(name, value):
     fleet = sample_fleet(FleetConfig(num_devices=6, num_edges=3), np.random.default_rng(0))
     array = getattr(fleet, name).copy()
-    array[(4, 2) if name == "gain" else 1] = value
+    array[(4, 2) if name == "gain" else slice(1, 3)] = value  # the first of several is named
     fleet = dataclasses.replace(fleet, **{name: array})
     allocation = SimpleNamespace(bandwidth_hz=np.full(2, 1e5), cpu_hz=np.full(2, 1e9))
     where = r"gain\[4, 2\]" if name == "gain" else rf"{name}\[1\]"
@@ -367,22 +339,6 @@ def test_workloads_and_costs_cannot_be_changed_and_costs_are_compared_by_identit
     # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
     again = round_cost(FLEET, WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
     assert len({COST, again, COST}) == 2
-
-
-def test_the_first_of_several_bad_values_is_named():
-    with pytest.raises(ConfigError, match=r"devices\[1\]: device 5 does not exist"):
-        check_assignment(FLEET, [0, 5, 4], [0, 0, 0])
-    with pytest.raises(ConfigError, match=r"assignment\[1\]: edge 7 does not exist"):
-        check_assignment(FLEET, [0, 1, 2], [0, 7, 9])
-    values = {"bandwidth_hz": arr(1e6, -2.0, -3.0), "cpu_hz": arr(1e9, 1e9, 1e9)}
-    with pytest.raises(ConfigError, match=r"bandwidth_hz\[1\]: got -2.0;"):
-        round_cost(FLEET, WORK, [0, 2, 1], [0, 0, 0], SimpleNamespace(**values))
-    gain = FLEET.gain.copy()
-    gain[1, 0], gain[2, 1] = -1.0, -2.0
-    with pytest.raises(ConfigError, match=r"gain\[1, 0\]: got -1.0;"):
-        round_cost(dataclasses.replace(FLEET, gain=gain), WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
-    with pytest.raises(ConfigError, match=r"edge_power_w\[1\]: got -1.0;"):
-        cloud_hop(dataclasses.replace(FLEET, edge_power_w=arr(0.2, -1.0, -2.0)), 4e6)
 
 
 @pytest.mark.parametrize("name", ["cloud_bandwidth_hz", "noise_w_per_hz"])

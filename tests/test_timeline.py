@@ -11,7 +11,7 @@ import pytest
 from hflray.clock.edge_rule import WAITS, arrivals
 from hflray.config import FleetConfig
 from hflray.config.clock import EdgeClockConfig
-from hflray.cost import Schedule, Workload, cloud_hop, round_cost
+from hflray.cost import Schedule, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
@@ -30,48 +30,36 @@ def one_edge(rule: EdgeClockConfig = WAITS, ends: Ends | None = None) -> Timelin
     return timeline(Schedule([4, 5, 6], [0, 0, 0]), [10, 20, 30], work, durations, Hops.none(1), rule=rule, ends=ends)
 
 
-def test_an_edge_waits_for_all_by_default() -> None:
-    found = one_edge()
-    assert found.delay_s == 6
-    assert found.energy_j.tolist() == [[11, 22, 51]]
-    assert found.end_s.tolist() == [[2, 4, 6]]
-    assert found.participates.all()
-    assert found.message_bits == 3 * Z
-    assert found.wasted_j == 0
+BY_2_S = {  # the third device is billed for 1 s of computing and 3 s of sending, and does not count
+    "delay_s": 4, "participates": [[True, True, False]], "energy_j": [[11, 22, 31]],
+    "bits": [[Z, Z, pytest.approx(3 / 5 * Z)]], "computed_s": [[1, 2, 1]], "wasted_j": 31, "discarded": 1 / 3,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("rule", "ends", "weight", "facts"),
     [
-        EdgeClockConfig(deadline_s=4),
-        EdgeClockConfig(first=2),
-        EdgeClockConfig(first=0.6),
-        EdgeClockConfig(deadline=2 / 3),
+        ({}, None, 60, {"delay_s": 6, "energy_j": [[11, 22, 51]], "end_s": [[2, 4, 6]], "participates": [[True] * 3],
+                        "message_bits": 3 * Z, "wasted_j": 0}),
+        *((late, None, 30, BY_2_S) for late in ({"deadline_s": 4}, {"first": 2}, {"first": 0.6}, {"deadline": 2 / 3})),
+        # 2 s of computing and no sending; 1 s of each
+        ({"first": 1}, None, 10, {"delay_s": 2, "participates": [[True, False, False]], "energy_j": [[11, 2, 11]],
+                                  "end_s": [[2, 2, 2]]}),
+        ({"deadline_s": 3, "first": 2}, None, 10, {"delay_s": 3}),  # limits combine
+        ({"deadline_s": 5, "first": 2}, None, 30, {"delay_s": 4}),
+        ({"deadline_s": 100, "deadline": 50}, None, 60, {"delay_s": 6}),
+        # A deadline that nobody meets keeps the edge's model.
+        ({"deadline_s": 1.5}, None, 0, {"delay_s": 1.5, "participates": [[False] * 3], "reached": [True]}),
+        # A device may vanish at the moment it arrives; the third has exactly the charge that it needs.
+        ({}, ([2, 3.9, np.inf], [np.inf, np.inf, 51]), 40,
+         {"participates": [[True, False, True]], "delay_s": 6, "vanished": [True] * 3}),
     ],
-)
-def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: EdgeClockConfig) -> None:
-    found = one_edge(rule)
-    assert found.delay_s == 4
-    assert found.participates.tolist() == [[True, True, False]]
-    assert found.energy_j.tolist() == [[11, 22, 31]]  # 1 s of computing and 3 s of sending
-    assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
-    assert found.computed_s.tolist() == [[1, 2, 1]]
-    assert found.edge_weight().tolist() == [30]
-    assert (found.wasted_j, found.discarded) == (31, 1 / 3)
-
-
-def test_the_first_arrival_ends_the_iteration() -> None:
-    found = one_edge(EdgeClockConfig(first=1))
-    assert found.delay_s == 2
-    assert found.participates.tolist() == [[True, False, False]]
-    assert found.energy_j.tolist() == [[11, 2, 11]]  # 2 s of computing and no sending; 1 s of each
-    assert found.end_s.tolist() == [[2, 2, 2]]
-
-
-def test_limits_combine() -> None:
-    assert one_edge(EdgeClockConfig(deadline_s=3, first=2)).delay_s == 3
-    assert one_edge(EdgeClockConfig(deadline_s=5, first=2)).delay_s == 4
-    assert one_edge(EdgeClockConfig(deadline_s=100, deadline=50)).delay_s == 6
+)  # fmt: skip
+def test_an_edge_iteration_by_hand(rule: dict, ends: tuple | None, weight: float, facts: dict) -> None:
+    lives = None if ends is None else Ends(arr(*ends[0]), arr(*ends[1]), arr(np.inf))
+    found = one_edge(EdgeClockConfig(**rule), lives)
+    assert {name: np.asarray(getattr(found, name)).tolist() for name in facts} == facts
+    assert found.edge_weight().tolist() == [weight]
 
 
 def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
@@ -95,14 +83,6 @@ def test_what_takes_no_time_is_over_at_once() -> None:
     assert found.energy_j.tolist() == [[6, 4, 2]]
     assert found.bits.tolist() == [[Z, Z, 0]]
     assert found.end_s.tolist() == [[1, 1, 2]]
-
-
-def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
-    found = one_edge(EdgeClockConfig(deadline_s=1.5))
-    assert found.delay_s == 1.5
-    assert not found.participates.any()
-    assert found.edge_weight().tolist() == [0]
-    assert found.reached.all()
 
 
 def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
@@ -160,14 +140,6 @@ def test_the_delay_of_a_device_is_what_its_rows_took() -> None:
     np.testing.assert_array_equal(found.device_delay_s, [2.75, 3, 4, 2, np.nan])
 
 
-def test_the_delay_of_a_device_whose_edge_fails_is_not_known() -> None:
-    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
-    hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
-    ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
-    found = timeline(Schedule([7, 8], [0, 1]), [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
-    np.testing.assert_array_equal(found.device_delay_s, [2, np.nan])
-
-
 def test_rows_that_go_as_planned_keep_the_bits_of_the_planned_delay() -> None:
     rng = np.random.default_rng(3)
     compute_s, upload_s = rng.uniform(0.1, 9, (2, 40))
@@ -202,6 +174,7 @@ def test_an_edge_that_fails_loses_its_share() -> None:
     assert found.arrived.tolist() == [[True, True], [True, False]]
     assert found.reached.tolist() == [True, False]
     assert found.edge_weight().tolist() == [10, 0]
+    np.testing.assert_array_equal(found.device_delay_s, [2, np.nan])  # it is not known where the edge has failed
 
 
 def test_a_failure_during_the_hop_loses_the_share_and_one_at_its_end_does_not() -> None:
@@ -250,14 +223,6 @@ def test_fading_against_a_deadline() -> None:
     assert found.total_j == pytest.approx(2.15)
     assert found.participates.tolist() == [[False, True]]
     assert found.message_bits == pytest.approx((5 / 6 + 1) * Z)
-
-
-def test_a_device_may_vanish_at_the_moment_it_arrives() -> None:
-    ends = Ends(arr(2, 3.9, np.inf), arr(np.inf, np.inf, 51), arr(np.inf))
-    found = one_edge(ends=ends)
-    assert found.participates.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
-    assert found.delay_s == 6
-    assert found.vanished.tolist() == [True, True, True]
 
 
 LATE = {"vanish_s": arr(np.inf, np.inf, 1), "charge_j": np.full(3, np.inf), "fail_s": arr(np.inf)}
@@ -355,15 +320,6 @@ def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> No
 class _Allocation:
     def __init__(self, bandwidth_hz: np.ndarray, cpu_hz: np.ndarray) -> None:
         self.bandwidth_hz, self.cpu_hz = bandwidth_hz, cpu_hz
-
-
-def test_hops_are_those_of_the_cost_model() -> None:
-    fleet = sample_fleet(FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(1))
-    delay_s, energy_j = cloud_hop(fleet, Z)
-    hops = Hops.of(fleet, Workload(Z))
-    assert hops.delay_s.tolist() == delay_s.tolist()
-    assert hops.energy_j.tolist() == energy_j.tolist()
-    assert not Hops.of(fleet, Workload(Z, cloud_hop=False)).made.any()
 
 
 def test_the_table_has_a_row_for_each_start() -> None:

@@ -137,9 +137,6 @@ def test_what_does_not_go_together_is_refused_in_one_line(monkeypatch, changes, 
     assert "\n" not in str(error.value)
 
 
-DECAYS = ((0.5, "round"), (1.0, "step"))
-
-
 def test_fednova_goes_with_a_rate_that_falls_after_rounds() -> None:
     assert all(
         Method(**rule("fednova"), decay=RateDecay(*decay)).parts().scales for decay in ((0.5, "round"), (1.0, "step"))
