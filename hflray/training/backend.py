@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -115,22 +116,13 @@ class Backend:
         # The C code of the experiment's kernel does not know every auxiliary network.
         if problem != self._problem and kernel in IN_C:
             kernel = fixed_kernel(problem, training.precision)
-        return LocalJob(
-            problem=problem,
-            seed=self._config.seed,
-            stream=stream_name,
-            local_iterations=training.local_iterations,
-            batch_size=training.batch_size,
-            learning_rate=training.learning_rate,
-            local_iteration=training.local_iteration,
-            kernel=kernel,
-            precision=training.precision,
-            threads=training.threads,
-            device=training.device,
-            cuda_graph=training.cuda_graph,
-            method=self.method if stream_name == "batches" else Method(),
-            edge_iterations=self._config.round_iterations,
-        )
+        own: dict[str, Any] = {
+            "problem": problem, "seed": self._config.seed, "stream": stream_name, "kernel": kernel,
+            "method": self.method if stream_name == "batches" else Method(),
+            "edge_iterations": self._config.round_iterations,
+        }  # fmt: skip
+        names = (part.name for part in fields(LocalJob))
+        return LocalJob(**own, **{name: getattr(training, name) for name in names if name not in own})
 
     def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
         """Return the sample passes of a round.
