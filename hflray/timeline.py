@@ -157,7 +157,9 @@ class Ends:
 
 # What the columns of `Timeline.updates` are.
 UPDATES = ("edge", "turn", "version", "start_s", "end_s", "staleness", "share")
-INDICES = ("edge", "turn", "edge_iteration", "device", "version", "staleness")  # columns of a table that hold integers
+# The columns of `Timeline.table` that are no decimal numbers.
+_INDICES = ("edge", "turn", "edge_iteration", "device", "version", "staleness")
+_KINDS: dict[str, type[Any]] = {**dict.fromkeys(_INDICES, int), "counts": bool}
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,11 +333,12 @@ class Timeline:
             added |= {"computed_s": added["start_s"], "counts": np.ones(len(self.updates))}
             nothing = np.full(len(self.updates), np.nan)
             columns = {name: np.concatenate([column, added.get(name, nothing)]) for name, column in columns.items()}
-        kinds: dict[str, type[Any]] = dict.fromkeys(columns, float) | dict.fromkeys(INDICES, int) | {"counts": bool}
-        return {
-            name: [None if math.isnan(value) else kinds[name](value) for value in column.tolist()]
-            for name, column in columns.items()
-        }
+        return {name: _listed(column, _KINDS.get(name, float)) for name, column in columns.items()}
+
+
+def _listed(column: NDArray[Any], kind: type[Any]) -> list[Any]:
+    """Return a column of a table as JSON holds it; None stands for NaN."""
+    return [None if math.isnan(value) else kind(value) for value in column.tolist()]
 
 
 ROWS: dict[str, Any] = {  # the columns of rows in a timeline, and what stands where there is no row
