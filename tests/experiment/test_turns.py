@@ -132,9 +132,8 @@ def test_an_evaluation_changes_no_arrival() -> None:
     def arrivals(updates: int, rounds: int) -> list[tuple[int, float]]:
         clock_s, moments = 0.0, []
         for record in run(f"clock.cloud={{asynchronous: {{updates: {updates}}}}}", *once, f"max_rounds={rounds}"):
-            happened = record.timeline.runs
-            assert happened is not None
-            moments += [(int(row[0]), clock_s + row[4]) for row in happened.updates]
+            assert record.timeline.updates is not None
+            moments += [(int(row[0]), clock_s + row[4]) for row in record.timeline.updates]
             clock_s += record.cost.delay_s
         return moments
 
