@@ -243,7 +243,7 @@ class Conditions(Watcher):
             if updates:
                 values[metrics.ROUND_STALENESS] = float(np.mean([update.staleness for update in updates]))
         if self._clock.edge.asynchronous is not None:
-            mixes = [mix for update in updates for mix in update.turn.mixed]
+            mixes = [mix for update in updates for mix in update.turn.mixes]
             values[metrics.ROUND_ARRIVALS] = float(len(mixes))
             if mixes:
                 values[metrics.ROUND_DEVICE_STALENESS] = float(np.mean([mix.staleness for mix in mixes]))

@@ -54,7 +54,7 @@ class Turn:
         power_w: what its devices draw while they send, (n,), W.
         happens: what happens, in seconds since its beginning; the edge is the only one and has the number 0.
         fetched: the version of the edge when the turn begins, for an asynchronous edge.
-        mixes: the arrivals that an asynchronous edge mixes in; None: the edge waits.
+        mixes: the arrivals that an asynchronous edge mixes in.
         passes: the number (`Pass.number`) of the first pass of each device in the turn, (n,); None: the edge waits.
     """
 
@@ -70,18 +70,13 @@ class Turn:
     power_w: FloatArray
     happens: Timeline
     fetched: int = 0
-    mixes: tuple[MixedArrival, ...] | None = None
+    mixes: tuple[MixedArrival, ...] = ()
     passes: IntArray | None = None
-
-    @property
-    def mixed(self) -> tuple[MixedArrival, ...]:
-        """The arrivals that an asynchronous edge mixes in."""
-        return self.mixes or ()
 
     @property
     def trained(self) -> tuple[IntArray, BoolArray]:
         """The devices that train for its update, (n,), and in which edge iterations or passes, (Q, n)."""
-        if self.mixes is None:
+        if self.passes is None:
             return self.happens.devices, self.happens.participates
         devices = np.array([mix.arrival.device for mix in self.mixes], dtype=np.intp)
         return devices, np.ones((1, len(devices)), dtype=bool)
@@ -90,7 +85,7 @@ class Turn:
         """Return whether each row of a device counts, (Q, 1), or each pass that it began, (q,), or nothing, (Q, 0)."""
         column = self.happens.devices == device
         rows = self.happens.participates[:, column]
-        return rows if self.mixes is None else rows[np.isfinite(self.happens.start_s[:, column])]
+        return rows if self.passes is None else rows[np.isfinite(self.happens.start_s[:, column])]
 
     @property
     def sends(self) -> bool:
@@ -221,9 +216,7 @@ class UnderWay:
         """Return the clock of its values as `hflray.experiment.record.restored` returns them."""
 
         def turn(saved: Mapping[str, Any]) -> Turn:
-            mixes = saved["mixes"]
-            if mixes is not None:
-                mixes = tuple(MixedArrival(Pass(*arrival), *numbers) for arrival, *numbers in mixes)
+            mixes = tuple(MixedArrival(Pass(*arrival), *numbers) for arrival, *numbers in saved["mixes"] or ())
             return Turn(**{**saved, "happens": Timeline.of_state(saved["happens"]), "mixes": mixes})
 
         turns = {name: tuple(map(turn, values[name])) for name in ("turns", "trailing")}
@@ -353,7 +346,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     An edge has reached the cloud unless it failed in the round.
     """
     begin_s, end_s, turns = played.begin_s, played.end_s, played.turns
-    mixes = {mix.arrival[:3]: mix for turn in turns for mix in turn.mixed if mix.moment_s <= end_s}
+    mixes = {mix.arrival[:3]: mix for turn in turns for mix in turn.mixes if mix.moment_s <= end_s}
     ended = [turn.ended(begin_s, end_s) for turn in turns]
     left = np.cumsum([0, *(len(turn.power_w) for turn in turns)]).tolist()
     shape = max(map(len, ended), default=0), left[-1]
@@ -417,7 +410,7 @@ def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> lis
         rows = [turn.rows_of(device) for turn in begun]
         lost = int(sum((~counts).sum() for counts in rows))
         whole = sum(counts.size for counts in rows)
-        kind = "passes" if any(turn.mixes is not None for turn in begun) else "edge iterations"
+        kind = "passes" if any(turn.passes is not None for turn in begun) else "edge iterations"
         missed = f"did not count in {lost} of {whole} {kind}" if lost else ""
         texts.append(missed if rows else "trained nothing, because its edge had an older plan or failed")
     return texts

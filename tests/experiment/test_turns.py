@@ -308,7 +308,7 @@ def test_no_device_does_two_passes_at_once(cloud: str, world: tuple[str, ...]) -
         for (_, end_s), (begin_s, _) in zip(sorted(each), sorted(each)[1:], strict=False):
             assert begin_s >= end_s - 1e-9
     mixes = [(mix.arrival.device, mix.arrival.round, mix.arrival.number, turn.edge, turn.number)
-             for turn in turns.values() for mix in turn.mixed]  # fmt: skip
+             for turn in turns.values() for mix in turn.mixes]  # fmt: skip
     assert len({each[:3] for each in mixes}) == len(mixes)
 
 
@@ -350,7 +350,7 @@ def test_the_models_are_those_mixed_by_hand(cloud: str) -> None:
                     begun = fetched[turn.edge]
                 versions[turn.edge, turn.fetched] = begun
                 version = turn.fetched
-                for mix in turn.mixed:
+                for mix in turn.mixes:
                     device, count = mix.arrival.device, int(samples[mix.arrival.device])
                     bits = fraction_bits(count)
                     start = versions[turn.edge, mix.arrival.version].astype(np.float32)

@@ -117,7 +117,7 @@ def test_kernels_agree_with_every_rule_as_with_plain_steps(name: str, kernel: An
 
 
 def few(name: str) -> Any:
-    return name if name in ("everything", "faulty") else pytest.param(name, marks=pytest.mark.slow)
+    return name if name == "everything" else pytest.param(name, marks=pytest.mark.slow)
 
 
 # Two actors for three edges are the case between one for all and one for each.
