@@ -15,7 +15,7 @@ from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
-from hflray.training.job import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob, sample_passes
 from hflray.training.kernels import IN_C, fixed_kernel, settled
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
@@ -131,10 +131,7 @@ class Backend:
             samples: D_n of the scheduled devices, (H,).
             participates: whether a device takes part in an edge iteration, (Q, H).
         """
-        training = self.training
-        if training.local_iteration == "step":
-            samples = np.minimum(samples, training.batch_size)
-        return int((samples * participates).sum()) * training.local_iterations
+        return sample_passes(self.training, samples * participates)
 
     def available_gpus(self) -> float | None:
         """Return the number of GPUs for this experiment's actors; None: those that torch finds in this process."""
