@@ -19,7 +19,6 @@ from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
-from hflray.fleet import Fleet
 from hflray.physics.download import NoDownload
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
@@ -77,9 +76,9 @@ class Planner:
         context = self._context(scheduler, outlook, record, history)
         fleet, seed = outlook.fleet, self.config.seed
         clock = PhaseClock()
+        schedule, dropped, allocation = Schedule.of_nobody(), 0, Allocation(np.zeros(0), np.zeros(0))
+        cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
         if outlook.is_empty:
-            schedule, dropped = Schedule.of_nobody(), 0
-            allocation, cost = self._nobody(fleet)
             clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
         else:
             devices, assignment = choose_devices_and_edges(scheduler, context)
@@ -92,9 +91,11 @@ class Planner:
                 once = self.config.assignment.once
                 assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
             clock.lap("assign_s")
-            schedule = self._within_limits(fleet, Schedule(devices, assignment))
+            schedule = Schedule(devices, assignment)
+            if self.work.limits.drop:
+                stays = kept_by_limits(fleet, self.work, *schedule)
+                schedule = Schedule(schedule.devices[stays], schedule.edges[stays])
             dropped = len(devices) - len(schedule)
-            allocation, cost = self._nobody(fleet)
             if len(schedule):
                 allocation = self.allocate(fleet, self.work, *schedule)
                 cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
@@ -121,18 +122,6 @@ class Planner:
         polled = None if context.poll is None or world.battery is None else context.poll.devices
         planned = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps, played)
         return planned, later
-
-    def _nobody(self, fleet: Fleet) -> tuple[Allocation, RoundCost]:
-        """Return the allocation and the bill of a round in which nobody trains."""
-        cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
-        return Allocation(np.zeros(0), np.zeros(0)), cost
-
-    def _within_limits(self, fleet: Fleet, schedule: Schedule) -> Schedule:
-        """Return the schedule without the devices that cannot meet the limits, where these leave devices out."""
-        if not self.work.limits.drop:
-            return schedule
-        stays = kept_by_limits(fleet, self.work, *schedule)
-        return Schedule(schedule.devices[stays], schedule.edges[stays])
 
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.
