@@ -83,10 +83,8 @@ BENCHMARKS = (
     Benchmark("allocation-one", "allocation:speed", ("allocation/one thread",), {"threads": 1}, SPEED),
     Benchmark("allocation-two", "allocation:speed", ("allocation/two threads",), {"threads": 2}, SPEED, parallel=True),
     Benchmark("generalisation", "generalisation:table", ("generalisation/scenarios",), {}, {"fleets": 4}, 3600),
-    Benchmark("assigner", "assigner:table", ("assigner/learning",), {}, {"seconds": 10, "fleets": 50}),
     Benchmark("decision", "decision:table", ("decision/policy",), {}, {"fleets": 5}),
     Benchmark("scale", "scale:steps", ("scale/steps",), {}, {"largest": 10_000}, parallel=True),
-    Benchmark("scale-exponents", "scale:exponents", ("scale/exponents",), {}, {"scale": 0.1}, parallel=True),
     Benchmark(
         "million", "million:table", ("million/round",), {}, {"scheduled": 50, "sizes": (100, 5_000)}, parallel=True
     ),
@@ -99,20 +97,14 @@ BENCHMARKS = (
         "inside", "inside:tables", ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"), {},
         {"turns": 2, "devices": 2, "samples": 100},
     ),
-    Benchmark("clock-rows", "clock:rows", ("clock/rows",), {}, {"rounds": 3}),
-    Benchmark(
-        "clock-actors", "clock:actors", ("clock/actors",), {}, {"rounds": 2, "local_iterations": 1}, parallel=True
-    ),
     Benchmark("step", "step:tables", ("step/resnet8", "step/gru"), {}, {"turns": 3}),
     Benchmark("joint_cost", "joint_cost:table", ("joint_cost/round",), {}, {"fleets": 10}),
     Benchmark(
         "world", "world:tables", ("world/N = 100", "world/N = 1000000"), {"devices": (100, 1_000_000)}, {"rounds": 8}
     ),
-    Benchmark("actors-noop", "actors:noop", ("actors/no-op round",), {}, {"sizes": ((100, 2, 1.0),)}, parallel=True),
     Benchmark("actors-gpu", "actors:gpu", ("actors/gpu",), {}, {"repeats": 1}),
     Benchmark("sweep-overhead", "sweep:overhead", ("sweep/overhead",), {}, {"rounds": 6, "turns": 1}, parallel=True),
     Benchmark("sweep-share", "sweep:share", ("sweep/share",), {}, {"rounds": 2}, 3600, True),
-    Benchmark("sweep-servers", "sweep:servers", ("sweep/servers",), {}, {"rounds": 3, "turns": 1}, 3600, True),
     Benchmark(
         "first-minute", "first_minute:table", ("first minute/phases",), {},
         {"repeats": 1, "overrides": ("max_rounds=1",)}, parallel=True,
