@@ -20,6 +20,7 @@ from hflray.tune import cli
 from hflray.tune.callback import SweepCallback
 from tests.chaos.comparison import Reference, differences
 from tests.damage.cells import ENDED, OPEN
+from tests.foreign.conftest import root, whole  # noqa: F401
 
 ROUNDS = 4
 SWEEP = f"""

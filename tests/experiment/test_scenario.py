@@ -100,16 +100,6 @@ def test_training_on_drawn_samples_is_training_on_the_same_samples_held(kernel: 
     assert balances[0] == balances[1]
 
 
-def test_any_number_of_actors_trains_on_the_same_drawn_samples(ray_session) -> None:
-    config = small_config("data.partition=resampled", "max_rounds=2")
-    hashes = []
-    for overrides in ({"backend": "serial"}, {"backend": "ray", "num_actors": 2}):
-        training = config.training.model_copy(update=overrides)
-        with Experiment(config.model_copy(update={"training": training}), cpus=2) as experiment:
-            hashes.append([record.model_hash for record in experiment])
-    assert hashes[0] == hashes[1]
-
-
 def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
     """Their indices alone would take 200,000 × 137 × 8 bytes, which are 219 MB, in the fleet and in the host."""
     config = small_config(

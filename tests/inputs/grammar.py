@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from hflray.config import ExperimentConfig, parse_yaml
 from hflray.support.shipped import sweep_files
 from hflray.sweep import SweepFile, TuneConfig
+from tests.foreign.mutations import swapped_bytes
 from tests.hostile import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -98,14 +99,9 @@ def at(tree: Any, path: tuple[Any, ...]) -> Any:
 def typo(rng: random.Random, text: str) -> str:
     """Return a text with one letter dropped, doubled, swapped or replaced."""
     place = rng.randrange(len(text) + 1)
-    return rng.choice(
-        (
-            text[:place] + text[place + 1 :],
-            text[:place] + text[place : place + 1] * 2 + text[place + 1 :],
-            text[:place] + text[place + 1 : place + 2] + text[place : place + 1] + text[place + 2 :],
-            text[:place] + rng.choice(LETTERS) + text[place:],
-        )
-    )
+    before, letter, after = text[:place], text[place : place + 1], text[place + 1 :]
+    changed = (after, 2 * letter + after, after[:1] + letter + after[1:], rng.choice(LETTERS) + letter + after)
+    return before + rng.choice(changed)
 
 
 MARK = "MUTATEDVALUE"
@@ -142,19 +138,11 @@ def _letters(rng: random.Random, text: str) -> tuple[str, str]:
 
 def _lines(rng: random.Random, text: str) -> tuple[str, str]:
     lines = text.splitlines(keepends=True)
-    place, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-    change = rng.choice(("doubled", "dropped", "moved", "indented", "cut"))
-    if change == "doubled":
-        lines.insert(other, lines[place])
-    elif change == "dropped":
-        del lines[place]
-    elif change == "moved":
-        lines.insert(other, lines.pop(place))
-    elif change == "indented":
-        lines[place] = rng.choice(("  ", " ", "\t")) + lines[place]
-    else:
-        lines = [*lines[:place], lines[place][: rng.randrange(len(lines[place]) + 1)]]
-    return "".join(lines), f"a line {change}"
+    place, line = rng.randrange(len(lines)), rng.choice(lines)
+    indent = rng.choice(("", "  ", " ", "\t"))
+    kept = rng.choice((lines[:place], lines[:place] + lines[place + 1 :], lines))
+    kept.insert(rng.randrange(len(kept) + 1), indent + line)
+    return "".join(kept), "lines changed"
 
 
 def _whole(rng: random.Random, text: str) -> tuple[str, str]:
@@ -182,18 +170,10 @@ def _whole(rng: random.Random, text: str) -> tuple[str, str]:
 
 def _bytes(rng: random.Random, text: str) -> tuple[bytes, str]:
     data = text.encode()
-    place = rng.randrange(len(data))
-    return rng.choice(
-        (
-            (b"\xef\xbb\xbf" + data, "a byte order mark"),
-            (data.replace(b"\n", b"\r\n"), "CRLF"),
-            (text.encode("utf-16"), "UTF-16"),
-            (data[:place] + bytes([rng.randrange(256)]) + data[place:], "a byte inserted"),
-            (data[:place] + b"\0" + data[place:], "a zero byte"),
-            (rng.randbytes(500), "random bytes"),
-            (data[:place], "cut"),
-        )
-    )
+    coded = {"a byte order mark": b"\xef\xbb\xbf" + data, "CRLF": data.replace(b"\n", b"\r\n"),
+             "UTF-16": text.encode("utf-16"), "random bytes": rng.randbytes(500)}  # fmt: skip
+    what = rng.choice((*coded, "bytes", "bytes"))
+    return (coded[what], what) if what in coded else swapped_bytes(data, rng)
 
 
 SWEEP_CHANGES: tuple[Callable[[random.Random, str], tuple[str | bytes, str]], ...] = (
