@@ -76,8 +76,9 @@ def test_clusters_of_a_regression_are_the_deciles_of_its_target() -> None:
     assert experiment.clustering["ari"] > 0.3  # about 0 for clusters that have nothing to do with the deciles
 
 
-@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", [pytest.param("friedman1", marks=pytest.mark.slow), "pydoc_topics"])
+@pytest.mark.slow
+@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("name", ["friedman1", "pydoc_topics"])
 def test_every_backend_has_the_same_bits(name: str, actors: int, ray_session: None) -> None:
     def rounds(*overrides: str) -> list[tuple[str, float, float]]:
         config = small_config(*of_kind(name, "training.kernel=eager", "training.threads=1", *overrides))

@@ -115,7 +115,7 @@ def poison(work: Path, values: Values, every: Values) -> None:
         shutil.copy(export, export.with_name(f"{name}.zip"))
     teacher = every["scheduling.name"]
     policy = work / "policies" / "p.safetensors"
-    with_policy(policy, lambda head, _: head["trained_on"]["specification"].update(teacher=teacher))
+    with_policy(policy, lambda head, _: head["card"]["trained_on"]["specification"].update(teacher=teacher))
 
 
 @functools.cache
