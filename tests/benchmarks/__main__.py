@@ -73,43 +73,10 @@ class Benchmark:
         yield from [found] if isinstance(found, Table) else found
 
 
-def _training(key: str, *more: str) -> tuple[str, ...]:
-    return tuple(f"{key}/{name}" for name in ("setting", "equal work", "L = 5", "L = 1", *more))
-
-
-SHORT_TRAINING = {"repeats": 2, "devices": 10}
-SPEED = {"edges": 20, "repeats": 2, "batch": 1000}
-BENCHMARKS = (
-    Benchmark("allocation-one", "allocation:speed", ("allocation/one thread",), {"threads": 1}, SPEED),
-    Benchmark("allocation-two", "allocation:speed", ("allocation/two threads",), {"threads": 2}, SPEED, parallel=True),
-    Benchmark("generalisation", "generalisation:table", ("generalisation/scenarios",), {}, {"fleets": 4}, 3600),
-    Benchmark("decision", "decision:table", ("decision/policy",), {}, {"fleets": 5}),
-    Benchmark("scale", "scale:steps", ("scale/steps",), {}, {"largest": 10_000}, parallel=True),
-    Benchmark(
-        "million", "million:table", ("million/round",), {}, {"scheduled": 50, "sizes": (100, 5_000)}, parallel=True
-    ),
-    Benchmark(
-        "training-one", "training:tables", _training("training, one core"),
-        {"key": "training, one core", "only": ("bare1", "serial")}, SHORT_TRAINING,
-    ),
-    Benchmark("training", "training:tables", _training("training", "Ray's share"), {}, SHORT_TRAINING, 5400, True),
-    Benchmark(
-        "inside", "inside:tables", ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"), {},
-        {"turns": 2, "devices": 2, "samples": 100},
-    ),
-    Benchmark("step", "step:tables", ("step/resnet8", "step/gru"), {}, {"turns": 3}),
-    Benchmark("joint_cost", "joint_cost:table", ("joint_cost/round",), {}, {"fleets": 10}),
-    Benchmark(
-        "world", "world:tables", ("world/N = 100", "world/N = 1000000"), {"devices": (100, 1_000_000)}, {"rounds": 8}
-    ),
-    Benchmark("actors-gpu", "actors:gpu", ("actors/gpu",), {}, {"repeats": 1}),
-    Benchmark("sweep-overhead", "sweep:overhead", ("sweep/overhead",), {}, {"rounds": 6, "turns": 1}, parallel=True),
-    Benchmark("sweep-share", "sweep:share", ("sweep/share",), {}, {"rounds": 2}, 3600, True),
-    Benchmark(
-        "first-minute", "first_minute:table", ("first minute/phases",), {},
-        {"repeats": 1, "overrides": ("max_rounds=1",)}, parallel=True,
-    ),
-)  # fmt: skip
+BENCHMARKS = tuple(
+    Benchmark(**{**entry, "keys": tuple(entry["keys"])})
+    for entry in yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8"))
+)
 
 
 def chosen(only: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> list[Benchmark]:
@@ -173,18 +140,6 @@ def store(benchmark: Benchmark, results: Results, command: Sequence[str], log: P
             results.without(key, "failed", f"{why or 'it ended without this table'}{last}")
 
 
-def summary(benchmark: Benchmark, results: Results) -> str:
-    """Return a short line for each table of a benchmark."""
-    lines = []
-    for key in benchmark.keys:
-        table = results.tables[key]
-        ratios = [f"{name} {value:.3g} ×" for name, value in table["ratios"].items() if value is not None]
-        more = f", and {len(ratios) - 3} more" if len(ratios) > 3 else ""
-        said = f"{'; '.join(ratios[:3]) or 'no ratios'}{more}{' (TOO BUSY)' if table.get('busy') else ''}"
-        lines.append(f"  {key}: {said if table['status'] == 'measured' else table['status'] + ': ' + table['message']}")
-    return "\n".join(lines)
-
-
 def run(
     results_file: Path, quick: bool = False, only: Sequence[str] = (), benchmarks: Sequence[Benchmark] = BENCHMARKS
 ) -> bool:
@@ -216,8 +171,10 @@ def run(
             log = results_file.with_suffix("") / f"{benchmark.name}.log"
             store(benchmark, results, [*command, *(["--quick"] if quick else [])], log)
         results.write(results_file)
-        failed |= any(results.tables[key]["status"] == "failed" for key in benchmark.keys)
-        print(f": {time.perf_counter() - begin:.0f} s\n{summary(benchmark, results)}", flush=True)
+        made = {key: results.tables[key] for key in benchmark.keys}
+        failed |= any(table["status"] == "failed" for table in made.values())
+        told = [f"  {key}: {table['status']} {table['message']}" for key, table in made.items()]
+        print("\n".join([f": {time.perf_counter() - begin:.0f} s", *told]), flush=True)
     print(f"tables: {results_file}; their logs: {results_file.with_suffix('')}")
     return not failed
 

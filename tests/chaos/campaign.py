@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import psutil
 
 from hflray.tracking.mlflow import make_database
@@ -462,48 +462,33 @@ def signal_name(code: int | None) -> str:
 
 # ---- the report
 
-ORDER = (kinds.KILL, kinds.CUT, kinds.STOP, kinds.CLOCK, kinds.FULL, kinds.TWO)
 
-
-def rows(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, int | float | None]]:
+def rows(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return counts and seconds of recovery by kind and place, and at the end those of all kills and of all faults."""
-    groups = {
-        (kind, place): [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
-        for kind in ORDER
-        for place in sorted({outcome.fault.place for outcome in outcomes})
-    }
-    groups["all kills", ""] = [outcome for outcome in outcomes if outcome.fault.kills]
-    groups["all faults", ""] = list(outcomes)
-    table = {}
-    for key, group in groups.items():
-        hits = [outcome for outcome in group if outcome.hit]
-        times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
-        lost = sum(bool(outcome.lost) for outcome in hits)
-        median_s, most_s = (round(of(times_s), 1) if times_s else None for of in (statistics.median, max))
-        if hits:
-            table[key] = {
-                "times": len(hits), "nothing lost": len(hits) - lost, "lost": lost,
-                "recovery, median, s": median_s, "recovery, longest, s": most_s,
-            }  # fmt: skip
-    return table
+    frame = pd.DataFrame([
+        {"fault": outcome.fault.kind, "place": outcome.fault.place, "kills": outcome.fault.kills,
+         "lost": bool(outcome.lost), "recovery_s": outcome.recovery_s}
+        for outcome in outcomes if outcome.hit
+    ], columns=["fault", "place", "kills", "lost", "recovery_s"]).astype({"recovery_s": float})  # fmt: skip
+    kills, every = frame[frame["kills"]].assign(fault="all kills"), frame.assign(fault="all faults")
+    groups = pd.concat([frame, kills.assign(place=""), every.assign(place="")]).groupby(["fault", "place"], sort=False)
+    return groups.agg(
+        times=("lost", "size"), lost=("lost", "sum"), median_s=("recovery_s", "median"), longest_s=("recovery_s", "max")
+    )
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
     """Return the report as Markdown."""
-    table, hits = rows(outcomes), [outcome for outcome in outcomes if outcome.hit]
-    headings = ["fault", "place", *next(iter(table.values()), {})]
-    lines = [headings, ["---"] * len(headings), *([*key, *row.values()] for key, row in table.items())]
-    text = ["| " + " | ".join("–" if cell is None else str(cell) for cell in line) + " |" for line in lines]
-    kills = sum(outcome.fault.kills for outcome in hits)
+    table, hits = rows(outcomes).round(1).reset_index(), [outcome for outcome in outcomes if outcome.hit]
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
+    text = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
     inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
-    text += [
-        "",
-        f"{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
-        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere.",
-    ]
+    kills = sum(outcome.fault.kills for outcome in hits)
+    text.append(
+        f"\n{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
+        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere."
+    )
     for outcome in outcomes:
-        fault = outcome.fault
-        text += [
-            f"* fault {fault.number} ({fault.kind}, {fault.place}): {line}" for line in outcome.lost + outcome.notes
-        ]
+        about = f"* fault {outcome.fault.number} ({outcome.fault.kind}, {outcome.fault.place})"
+        text += [f"{about}: {line}" for line in outcome.lost + outcome.notes]
     return "\n".join(text) + "\n"
