@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-import tarfile
 import tomllib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import yaml
@@ -90,17 +87,6 @@ def test_its_sweep_goes_on_by_the_command(archive: Path, tmp_path: Path) -> None
     for name, rounds in earlier.items():
         assert len(later[name]) == ROUNDS
         assert list(map(simulated, later[name][: len(rounds)])) == list(map(simulated, rounds))
-
-
-def distributions(folder: Path, held: set[str], sources: set[str]) -> tuple[Path, Path]:
-    wheel, sdist = folder / "hflray-1-py3-none-any.whl", folder / "hflray-1.tar.gz"
-    with ZipFile(wheel, "w") as archive:
-        for name in held:
-            archive.writestr(name, "")
-    with tarfile.open(sdist, "w:gz") as archive:
-        for name in sources:
-            archive.addfile(tarfile.TarInfo(f"hflray-1/{name}"), io.BytesIO())
-    return wheel, sdist
 
 
 def test_every_file_names_the_same_version_and_its_date() -> None:
