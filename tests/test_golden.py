@@ -96,9 +96,9 @@ def test_bills_are_those_of_6c93c38() -> None:
 @pytest.mark.parametrize(
     ("commit", "kind", "count"),
     [
-        (COMMIT, "everything", len(driver.EXPERIMENTS)),
-        (LATER, "later", len(driver.LATER)),
-        (INSIDE, "inside", len(driver.INSIDE)),
+        (COMMIT, "everything", len(driver.CASES["experiments"])),
+        (LATER, "later", len(driver.CASES["later"])),
+        (INSIDE, "inside", len(driver.CASES["inside"])),
         (INSIDE, "rounds", 0),  # parts of the world that change no model, and refusals
         (GROWN, "systems", 0),
     ],
