@@ -11,6 +11,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import yaml
+
 from hflray.sweep.tasks import TASKS
 from tests import conftest
 
@@ -33,34 +35,9 @@ def quoted(cell: str) -> tuple[str, ...]:
 
 # The rows from top to bottom. A unit may import the units of the rows below its own.
 ROWS = tuple(quoted(cells[1]) for cells in design_table("rows"))
-# Files that compare a word or use it as a key although it is also a task's name, with its meaning in the file.
-OTHER_WORDS = {
-    ("config/files.py", "experiment"): "the section of a sweep file",
-    ("config/pinning.py", "experiment"): "the section of a sweep file",
-    ("sweep/schema.py", "experiment"): "the section of a sweep file",
-    ("sweep/trials.py", "experiment"): "the section of a sweep file",
-    ("tune/plan.py", "experiment"): "the section of a sweep file",
-    ("sweep/results.py", "experiment"): "the experiment in MLflow",
-    ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
-    ("experiment/experiment.py", "clustering"): "a part of an experiment's state",
-    ("experiment/record.py", "assignment"): "a field of a record",
-    ("support/glossary.py", "clustering"): "a kind of table",
-    ("support/glossary.py", "assignment"): "a kind of table",
-    **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
-}
-
-# The only functions that write files by other means than `hflray.support.files`, by path and name, with the reason.
-OTHER_WRITERS = {
-    ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
-    ("training/machine.py", "__init__"): "a lock's file",
-    ("support/store.py", "write"): "an object of a bucket shows only when all of it has arrived",
-    ("tune/driver.py", "_copy"): "a temporary folder, whose files become a checkpoint",
-    ("training/start.py", "make_token"): "a token, unless another process has made one meanwhile",
-    ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
-    ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",
-    ("tracking/artifacts.py", "write"): "a temporary folder, whose files a tracker copies",
-    ("tracking/mlflow.py", "write"): "a temporary folder, whose files MLflow copies",
-    ("tracking/mlflow.py", "make"): "a temporary folder, whose files MLflow copies",
+EXCEPTIONS = {
+    rule: {(path, name) for path, name, _ in entries}
+    for rule, entries in yaml.safe_load(Path(__file__).with_name("exceptions.yaml").read_text(encoding="utf-8")).items()
 }
 # The calls that write a file, by their last name; those of the second set only as functions of these modules.
 WRITES = {
@@ -197,7 +174,7 @@ def sources(folder: str) -> dict[str, str]:
 def test_no_decision_depends_on_a_tasks_name():
     """Code that depends on a task asks the task for it (`hflray.sweep.tasks`)."""
     uses = task_name_uses(sources("hflray"))
-    assert [use for use in uses if use not in OTHER_WORDS] == []
+    assert [use for use in uses if use not in EXCEPTIONS["words"]] == []
 
 
 def test_the_design_and_the_contract_of_import_linter_have_the_same_rows():
@@ -221,8 +198,8 @@ def test_files_are_short():
 
 def test_every_file_is_written_whole_or_not_at_all():
     writes = bare_writes(sources("hflray"))
-    assert [write for write in writes if write[:2] not in OTHER_WRITERS] == []
-    assert {write[:2] for write in writes} == set(OTHER_WRITERS)  # no exception outlives its reason
+    assert [write for write in writes if write[:2] not in EXCEPTIONS["writers"]] == []
+    assert {write[:2] for write in writes} == EXCEPTIONS["writers"]  # no exception outlives its reason
 
 
 def test_names_say_what_they_hold():

@@ -21,14 +21,14 @@ from pathlib import Path
 from tests.chaos.campaign import CHAIN, Campaign, Outcome, read_log, report, signal_name
 from tests.chaos.fault import draw
 from tests.chaos.shim import has_compiler
-from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, POPULATION, SEARCH, TEXT
+from tests.chaos.sweep import SWEEPS
 
-SWEEPS = {
-    "world": ("the sweep in a living world", LIVING),
-    "inside": ("the sweep with all that varies inside a round", INSIDE),
-    "asynchronous": ("the sweep in a living world under an asynchronous cloud", ASYNCHRONOUS),
-    "population": ("a population", POPULATION),
-    "search": ("a search", SEARCH),
+KINDS = {
+    "world": "the sweep in a living world",
+    "inside": "the sweep with all that varies inside a round",
+    "asynchronous": "the sweep in a living world under an asynchronous cloud",
+    "population": "a population",
+    "search": "a search",
 }
 
 
@@ -37,8 +37,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
-    for kind, what in SWEEPS.items():
-        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break {what[0]}")
+    for kind, what in KINDS.items():
+        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break {what}")
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
@@ -50,8 +50,7 @@ def main() -> int:
     name = "-".join(["seed", str(options.seed), *([options.kind] if options.kind else [])]) + ".jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    text = SWEEPS[options.kind][1] if options.kind else TEXT
-    campaign = Campaign(log.parent / f"{log.stem}.work", text=text)
+    campaign = Campaign(log.parent / f"{log.stem}.work", text=SWEEPS[options.kind or "plain"])
     try:
         if options.only is not None:
             (outcome,) = campaign.run([draw(options.seed, options.only)])

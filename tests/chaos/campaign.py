@@ -23,7 +23,7 @@ from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.fault import Fault, Moment, Timeline, family, kin, processes
 from tests.chaos.shim import Shim, build
-from tests.chaos.sweep import NAME, TEXT, Sweep, steps
+from tests.chaos.sweep import NAME, SWEEPS, Sweep, steps
 from tests.servers import MlflowServer
 
 CHAIN = 4
@@ -88,7 +88,7 @@ class Campaign:
         text: the sweep file of the sweeps.
     """
 
-    def __init__(self, folder: Path, text: str = TEXT) -> None:
+    def __init__(self, folder: Path, text: str = SWEEPS["plain"]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TEMPLATE).unlink(missing_ok=True)
         self.folder, self._text = folder, text

@@ -17,23 +17,12 @@ from tests.chaos.campaign import CHAIN, Campaign, Outcome, rows
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.fault import BLOCK, draw, family, kin, processes
 from tests.chaos.shim import Shim, build, has_compiler
-from tests.chaos.sweep import TEXT, WORLD, Sweep, steps
+from tests.chaos.sweep import SWEEPS, Sweep, steps
 
 pytestmark = [
     pytest.mark.timeout(1200),  # the limit for a busy machine
     pytest.mark.skipif(not has_compiler(), reason="there is no C compiler"),
 ]
-SHORT = TEXT
-for three, two in (
-    ("ikc, fedavg, oort", "ikc, oort"),
-    ("local_search, geographic", "hfel"),
-    ("newton, newton, equal", "newton, equal"),
-    ("null, null, 0.9", "null, 0.9"),
-    ("serial, serial", "serial"),
-    ("sweep:\n", f"sweep:\n  world: {{zip: [{{}}, {WORLD}]}}\n"),
-):
-    assert three in SHORT
-    SHORT = SHORT.replace(three, two)
 # Of a world that lives, each happens at least once in a trial.
 EVENTS = (
     metrics.ROUND_AWAY, metrics.ROUND_VANISHED, metrics.ROUND_EDGES_DOWN, metrics.ROUND_EDGES_FAILED,
@@ -60,7 +49,7 @@ def wait_for(condition: Callable[[], object], process: Popen[bytes], sweep: Swee
 def test_a_driver_that_dies_inside_a_write_and_a_lost_actor_cost_no_round(tmp_path: Path) -> None:
     """What is then taken away is noticed, each in its place."""
     shim = Shim(build(tmp_path), tmp_path / "orders", tmp_path / "sweep" / "hflray_results")
-    sweep = Sweep(tmp_path / "sweep", shim.environment(), text=SHORT)
+    sweep = Sweep(tmp_path / "sweep", shim.environment(), text=SWEEPS["short"])
     reference = Reference.of_file(sweep.folder / "chaos.yaml")
     assert sorted(map(len, happened(reference, EVENTS))) == [0, len(EVENTS)]  # one of the trials has a living world
     process = sweep.start()

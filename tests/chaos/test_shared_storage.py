@@ -19,21 +19,10 @@ from hflray.tracking import Journal
 from hflray.tune.storage import Storage
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.fault import family
-from tests.chaos.sweep import ALONE, NAME, ROOT
-from tests.chaos.sweep import ROUNDS as BASE_ROUNDS
+from tests.chaos.sweep import NAME, ROOT, SWEEPS
 from tests.servers import mlflow_server
 
 LEASE_S = 4.0
-ROUNDS = 40
-# Longer rounds and more of them, so that each driver can be broken several times.
-TEXT = f"{ALONE}sweep:\n  scheduling.name: {{grid: [ikc, fedavg]}}\ntune: {{max_concurrent: 1}}\n"
-for short, long in (
-    (f"max_rounds: {BASE_ROUNDS}", f"max_rounds: {ROUNDS}"),
-    ("  training:\n", "  assignment: {name: geographic}\n  training:\n"),
-    ("local_iterations: 2, edge_iterations: 2", "local_iterations: 5, edge_iterations: 4"),
-):
-    assert short in TEXT
-    TEXT = TEXT.replace(short, long)
 # The command itself with a shorter lease.
 COMMAND = f"""
 from hflray.tune import cli, storage
@@ -130,7 +119,7 @@ def stored(storage: Path) -> int:
 @pytest.mark.parametrize(("seed", "faults"), [(0, 8), pytest.param(1, 30, marks=pytest.mark.timeout(3600))])
 def test_three_folders_on_one_storage_lose_nothing(tmp_path, seed: int, faults: int) -> None:
     """A driver is killed or is paused for longer than its lease, and goes on in the same folder or in another."""
-    (tmp_path / f"{NAME}.yaml").write_text(TEXT)
+    (tmp_path / f"{NAME}.yaml").write_text(SWEEPS["storage"])
     rng, storage = random.Random(seed), tmp_path / "storage"
     with mlflow_server(tmp_path) as server:
         machines = [Machine(tmp_path / name, storage, server.uri) for name in "ABC"]

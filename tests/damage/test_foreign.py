@@ -37,6 +37,7 @@ from tests.damage import audited
 from tests.foreign import samples
 from tests.foreign.mutations import with_entries, with_members, with_policy
 from tests.foreign.samples import FOLDER, NAME
+from tests.test_house import EXCEPTIONS
 
 ROOT = Path(hflray.__file__).parents[1]
 EVIL = f"{audited.CANARY!r}\nopen('trap', 'w').close()\n\n\ndef thing(*_):\n    open('trap', 'w').close()\n"
@@ -235,26 +236,6 @@ def test_nothing_that_a_stored_setting_names_is_looked_for(tmp_path, monkeypatch
             assert looked == [], key
 
 
-# The only places that validate a tree by other means than `validate_stored`, with the reason.
-OTHER_DOORS = {
-    ("config/explanations.py", "validate"): "it is what the others call",
-    ("config/pinning.py", "validate_stored"): "the door itself",
-    ("config/files.py", "load_config"): "the user's own file",
-    ("sweep/trials.py", "load_sweep"): "the user's own file",
-    ("sweep/trials.py", "make_trial"): "of a sweep file that is validated already",
-    ("sweep/trials.py", "prolong"): "of a sweep file that is validated already",
-    ("tune/plan.py", "plan_file"): "of a sweep file that is validated already",
-    ("sweep/loop.py", "keep"): "of a configuration that is validated already",
-    ("sweep/trials.py", "with_absolute_paths"): "of a sweep file that is validated already",
-    ("command/new.py", "write_template"): "a name alone",
-    ("tune/trial.py", "run_trial"): "from the driver's process",
-    ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",
-    ("support/reader.py", "fit"): "a schema, which names nothing",
-    ("reproduction/protocol.py", "read"): "the user's own claims, which name no code",
-    ("config/fleet_table.py", "pinned_options"): "options of a section, whose names are pinned before a file is read",
-}
-
-
 def test_every_configuration_of_hflrays_own_is_read_through_one_door() -> None:
     doors = set()
     for path in sorted((ROOT / "hflray").rglob("*.py")):
@@ -264,4 +245,4 @@ def test_every_configuration_of_hflrays_own_is_read_through_one_door() -> None:
                 names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
                 if names & {"validate", "model_validate", "model_validate_json", "model_construct"}:
                     doors.add((path.relative_to(ROOT / "hflray").as_posix(), function.name))
-    assert doors == set(OTHER_DOORS)
+    assert doors == EXCEPTIONS["doors"]
