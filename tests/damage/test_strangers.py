@@ -35,7 +35,7 @@ open(TRAP, "w").close()
 
 
 def recall(outputs, targets):
-    return (outputs.argmax(1) == targets)[targets == 0].mean()
+    return (outputs.argmax(1) == targets)[targets < 5].mean()
 
 
 class Drift(Mobility):
