@@ -21,17 +21,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 
@@ -81,7 +79,6 @@ class Contestant:
     start_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
-    peak_mb: float = 0.0
     notes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -137,32 +134,11 @@ class Contestant:
         return ""
 
     def timed(self, local_iterations: int) -> None:
-        """Train one round, and note its seconds, its CPU seconds and its memory, MB, of which shared pages count once.
-
-        The memory is read every two seconds, because reading it takes time.
-        """
+        """Train one round, and note its seconds and its CPU seconds."""
         counters = [Processes(process.pid) for process in self.processes]
-        before, over = sum(counter.look() for counter in counters), threading.Event()
-
-        def watch() -> None:
-            while not over.wait(2.0):
-                self._look_at_memory()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
+        before = sum(counter.look() for counter in counters)
         self.seconds.append(self.round(local_iterations))
-        over.set()
-        thread.join()
         self.cpu_seconds.append(sum(counter.look() for counter in counters) - before)
-        self._look_at_memory()
-
-    def _look_at_memory(self) -> None:
-        total = 0
-        for top in (psutil.Process(process.pid) for process in self.processes):
-            for process in (top, *top.children(recursive=True)):
-                with suppress(psutil.Error):
-                    total += process.memory_full_info().pss
-        self.peak_mb = max(self.peak_mb, total / 2**20)
 
     def _wait(self, word: str) -> None:
         for process in self.processes:
@@ -401,7 +377,7 @@ def report(running: list[Contestant], passes: int, local_iterations: int, model:
         ("row", "", ""), ("samples_per_s", "samples/s", ",.0f"), ("ratio", f"x {base.name.split()[-1]}", ".2f"),
         ("ratio_min", "least", ".2f"), ("ratio_max", "most", ".2f"), ("workers", "workers", "d"),
         ("threads", "threads each", "d"), ("cpus_used", "CPUs had", ".2f"), ("kernel", "kernel", ""),
-        ("samples_per_cpu_s", "per CPU-s", ",.0f"), ("peak_mb", "peak MB", ",.0f"),
+        ("samples_per_cpu_s", "per CPU-s", ",.0f"),
         ("start_s", "start s", ".1f"),
     ]  # fmt: skip
     title = f"L = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns"
@@ -418,7 +394,7 @@ def report(running: list[Contestant], passes: int, local_iterations: int, model:
             contestant.name, samples_per_s=passes / median_of(own), ratio=median_of(ratios), ratio_min=ratios.min(),
             ratio_max=ratios.max(), workers=contestant.workers, threads=contestant.threads,
             cpus_used=median_of(cpu / own), kernel=contestant.kernel, samples_per_cpu_s=passes / median_of(cpu),
-            peak_mb=contestant.peak_mb, start_s=contestant.start_s,
+            start_s=contestant.start_s,
         )  # fmt: skip
         if contestant.word in ("serial", "actors-eager", "actors", "actors-bf16"):
             table.ratios[f"{contestant.name}, of {base.name}"] = median_of(ratios)

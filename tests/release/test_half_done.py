@@ -63,12 +63,12 @@ def test_its_checkpoint_goes_on(archive: Path, tmp_path: Path) -> None:
     adopt_older(SweepFolder.load(folder), trial.name)
     checkpoints = Checkpoints(str(folder), trial.name)
     saved = [Saved(trial.name, partial(checkpoints.open, number)) for number in checkpoints.rounds()]
-    results = list(find_task(file.task).run(Job(trial.config, saved=saved)))
-    assert [result.step for result in results] == [2, 3, 4]
-    assert results[0].note is None  # a damaged or foreign checkpoint would be named
+    result = next(iter(find_task(file.task).run(Job(trial.config, saved=saved))))
+    assert result.step == 2
+    assert result.note is None  # a damaged or foreign checkpoint would be named
     before = journals_of(folder)[trial.name][-1]
     for total in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J, metrics.TOTAL_MESSAGE_BITS):
-        assert results[-1].metrics[total] > before[total]
+        assert result.metrics[total] > before[total]
 
 
 @pytest.mark.slow
