@@ -192,11 +192,7 @@ def test_registering_a_class_and_referring_to_it_agree(mine, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        (
-            "scheduler",
-            "mine.py:Near",
-            "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or name",
-        ),
+        ("scheduler", "mine.py:Near", "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or"),
         ("scheduler", "mine.py:Idle", "mine.py:Idle has no method 'schedule', which every scheduler needs"),
         ("assigner", "mine.py:VALUE", "mine.py:VALUE is a dict; accepted as assigner: a class or a function;"),
         ("assigner", "mine.py:nothing", "mine.py:nothing has no method 'assign', which every assigner needs"),
@@ -205,7 +201,7 @@ def test_registering_a_class_and_referring_to_it_agree(mine, monkeypatch):
         ("scheduler", "mine.py", "scheduler: unknown scheduler 'mine.py'; write it as mine.py:NAME; known: "),
         ("scheduler", "gone.py:Mine", "scheduler: /"),
     ],
-)
+)  # fmt: skip
 def test_a_reference_to_another_thing_is_refused(mine, kind, name, message):
     with pytest.raises(ConfigError) as error:
         registry.build(kind, name)
