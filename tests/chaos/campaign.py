@@ -21,7 +21,7 @@ import psutil
 from hflray.tracking.mlflow import make_database
 from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
-from tests.chaos.fault import Fault, Moment, Timeline, family, kin, processes
+from tests.chaos.fault import Fault, family, kin, processes
 from tests.chaos.shim import Shim, build
 from tests.chaos.sweep import NAME, SWEEPS, Sweep, steps
 from tests.servers import MlflowServer
@@ -31,6 +31,7 @@ ATTEMPTS = 4  # a sweep whose commands fail so often beyond the number of its fa
 PATIENCE_S = 300.0  # a command that makes no progress for so long, or twice as long as a start has taken, has hung
 STRAGGLERS_S = 20.0  # processes may live this long after their driver
 POLL_S = 0.15
+STARTS = 0.25  # of all faults, those that come while a command starts
 TEMPLATE = "empty.db"
 FRESH_DATABASES = 3  # one sweep in so many makes MLflow's database itself, which takes some CPU seconds; others copy it
 UNSENT = "has not received everything"  # of the command's last lines: MLflow must be sent the rest later
@@ -95,8 +96,7 @@ class Campaign:
         self._library = build(folder)
         self._server: MlflowServer | None = None
         self._server_shim: Shim | None = None
-        self.reference, self.timeline = self._unbroken()
-        self._start_s = self.timeline.reached_s[0]  # how long the last start took
+        self.reference, self._start_s = self._unbroken()  # and how long the last start took
 
     def close(self) -> None:
         """End the MLflow server."""
@@ -105,28 +105,23 @@ class Campaign:
 
     # ---- the unbroken run
 
-    def _unbroken(self) -> tuple[Reference, Timeline]:
-        """Run the sweep without a fault; return what it left, and its course."""
+    def _unbroken(self) -> tuple[Reference, float]:
+        """Run the sweep without a fault; return what it left, and how long it took until its first round, s."""
         shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
         sweep, _ = self._sweep("unbroken")
-        process, begin = sweep.start(), time.monotonic()
-        reached, seen = list[float](), dict[str, tuple[float, float]]()
+        process, begin, start_s = sweep.start(), time.monotonic(), 0.0
         while process.poll() is None:
-            now = time.monotonic() - begin
-            for place in processes(process.pid):
-                seen[place] = (seen.get(place, (now, now))[0], now)
-            reached += [now] * (made(sweep) - len(reached))
+            start_s = start_s or (time.monotonic() - begin if made(sweep) else 0.0)
             time.sleep(POLL_S)
         if process.returncode:
             raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
-        end = time.monotonic() - begin
         reference = Reference.of_results(sweep.results)
         if lines := differences(sweep.results, reference, sweep.results / "mlflow.db"):
             raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
         make_database(self.folder / TEMPLATE)
         shutil.rmtree(sweep.folder)
-        print(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
-        return reference, Timeline(reached, end, seen | {"driver": (0.0, end)})
+        print(f"the unbroken run took {time.monotonic() - begin:.0f} s, {start_s:.0f} s of them until its first round")
+        return reference, start_s
 
     def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
         folder = self.folder / name
@@ -153,7 +148,8 @@ class Campaign:
             shutil.copyfile(self.folder / TEMPLATE, sweep.results / "mlflow.db")
         outcomes = [Outcome(fault) for fault in faults]
         begin = time.monotonic()
-        run = Run(sweep, shim, outcomes, self.timeline, self._start_s, server, self._server_shim)
+        total = sum(map(len, self.reference.rounds.values()))
+        run = Run(sweep, shim, outcomes, total, self._start_s, server, self._server_shim)
         try:
             run.play()
         finally:
@@ -200,7 +196,7 @@ class Run:
     Attributes:
         sweep, shim: the sweep, and the orders to its processes.
         outcomes: a fault each; they receive what happens.
-        timeline: the course of the unbroken run.
+        total: how many rounds all trials make.
         start_s: how long the last start took until its first round, s.
         server, server_shim: the MLflow server of the sweep and the orders to it, or None.
         problems, notes: what happened besides, see `Outcome.lost` and `Outcome.notes`.
@@ -210,7 +206,7 @@ class Run:
     sweep: Sweep
     shim: Shim
     outcomes: list[Outcome]
-    timeline: Timeline
+    total: int
     start_s: float
     server: MlflowServer | None = None
     server_shim: Shim | None = None
@@ -296,21 +292,19 @@ class Run:
         begin = None
         while not self._over:
             if begin != self._begin:  # a first command, or one that goes on
-                begin, moment, there = self._begin, self._moment(fault), None
-            if self._made >= moment.rounds and there is None:
-                there = time.monotonic() if moment.rounds else begin
-            stretch = self.start_s / self.timeline.reached_s[0]
-            if there is not None and time.monotonic() >= there + stretch * moment.delay_s:
+                begin, there, (rounds, delay_s) = self._begin, None, self._moment(fault)
+            if self._made >= rounds and there is None:
+                there = time.monotonic() if rounds else begin
+            if there is not None and time.monotonic() >= there + delay_s:
                 return
             self._tick()
 
-    def _moment(self, fault: Fault) -> Moment:
-        fraction = fault.fraction
-        if self._made > self._made_before:  # the same command goes on: only what is left of it remains
-            low = self.timeline.reached_s[min(self._made, len(self.timeline.reached_s)) - 1]
-            begin, end = self.timeline.spans_s.get(fault.place, (0.0, self.timeline.end_s))
-            return self.timeline.at(max(low, begin) + fraction * max(0.0, end - max(low, begin)))
-        return self.timeline.draw(fault.place, fraction, self._made)
+    def _moment(self, fault: Fault) -> tuple[int, float]:
+        """Return after how many rounds a fault comes, and how many seconds later; at 0 rounds since the start."""
+        if fault.fraction < STARTS and self._made == self._made_before:
+            return 0, fault.fraction / STARTS * self.start_s
+        share = (fault.fraction - STARTS) / (1 - STARTS) if fault.fraction >= STARTS else fault.fraction / STARTS
+        return self._made + 1 + int(share * (self.total - self._made)), fault.pick
 
     def _wait(self, seconds: float) -> None:
         """Wait some seconds, or until the command has ended."""

@@ -27,11 +27,7 @@ DEVICES = np.arange(12)
 EDGES = DEVICES % 3
 STORE = 150 * 2**20
 # Ray notices a lost node after some 15 s. These settings shorten that time for the tests.
-QUICK = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_failure_threshold": 4,
-}
+QUICK = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 4}
 
 
 @pytest.fixture
