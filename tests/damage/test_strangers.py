@@ -11,18 +11,17 @@ import pytest
 from hflray.command import compare
 from hflray.command import report as report
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
 from hflray.support import references
-from hflray.sweep import expand, load_sweep
-from hflray.sweep.results import SweepFolder, new_folder
-from hflray.tracking import Tracker, default_uri
+from hflray.sweep import load_sweep
+from hflray.sweep.results import SweepFolder
+from tests.foreign import samples
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
 def trap(tmp_path) -> Path:
-    """Return the path of the file that a stranger's pickle makes."""
+    """Return the path of the file that a stranger's code makes."""
     return tmp_path / "code ran"
 
 
@@ -71,22 +70,8 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
     path = tmp_path / "own.py"
     path.write_text(OWN.replace("TRAP", repr(str(trap))))
     (tmp_path / "mine.yaml").write_text(SWEEP)
-    file = load_sweep(tmp_path / "mine.yaml")
     results = tmp_path / "results"
-    folder = new_folder(results, file, default_uri(results), "hflray")
-    folder.finished = True
-    folder.path.mkdir(parents=True)
-    folder.save()
-    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
-    for trial in expand(file):
-        tracker.start(trial.name, trial.name, trial.config, {})
-        with Experiment(trial.config) as experiment:
-            for record in experiment:
-                values = record.metrics() | (experiment.summary() if experiment.finished else {})
-                tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
-        tracker.artifact(trial.name, "tables")
-        tracker.finish(trial.name)
-    assert tracker.close()
+    samples.results(results, load_sweep(tmp_path / "mine.yaml"), finished=True)
     assert trap.exists(), "the text of the file makes the trap whenever it runs"
     trap.unlink()
     path.unlink()

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.checkout import copy_tracked
+
 ROOT = Path(__file__).parents[2]
 # The options of pyproject.toml are left out, because they start further processes.
 FLAGS = (
@@ -44,14 +46,7 @@ class Worker:
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self.folder, self.tree = folder.absolute(), folder.absolute() / "tree"
         shutil.rmtree(self.tree, ignore_errors=True)
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=root, check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
-        for name in filter(None, listed.split("\0")):
-            if (root / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(root / name, self.tree / name)
+        copy_tracked(root, self.tree, "--cached", "--others", "--exclude-standard")
         # The compiled files carry the hash of their source, because two mutants may have the same size and time.
         checked = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(self.tree, quiet=2, invalidation_mode=checked)

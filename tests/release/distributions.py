@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any, TextIO
 from zipfile import ZipFile
 
+from tests.checkout import copy_tracked, tracked
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1800.0  # time for one command; an installation downloads PyTorch and Ray
 LEFT_OUT = ("tune_configs/RESULTS.md",)  # of the tracked files below the package's folders
@@ -100,19 +102,6 @@ class Steps:
             raise ReleaseError(f"{name}: {problem}; its last lines:\n{lines}")
         print(f"  {name}: {self.seconds[name]:.1f} s", flush=True)
         return result.stdout
-
-
-def tracked(root: Path) -> list[str]:
-    """Return the paths of the tracked files of a checkout."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.split("\0") if name]
-
-
-def copy_of(root: Path, target: Path) -> None:
-    """Copy the tracked files of a checkout, so that nothing else can get into a distribution."""
-    for name in tracked(root):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, target / name)
 
 
 def packaged(files: Iterable[str]) -> set[str]:
@@ -207,7 +196,7 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
         if not keep:
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         source = scratch / "source"
-        copy_of(ROOT, source)
+        copy_tracked(ROOT, source)
         steps.run("build", [sys.executable, "-m", "build", "--outdir", out, source], scratch)
         wheel, sdist = out / f"hflray-{version}-py3-none-any.whl", out / f"hflray-{version}.tar.gz"
         steps.run("twine check", [sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], out)
