@@ -74,11 +74,6 @@ class Page:
             time.sleep(0.25)
         return value
 
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Write a PNG of the visible page, or of the `whole` page."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def resize(self, width: int, height: int = 1000) -> None:
         """Give the page another size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

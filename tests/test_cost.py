@@ -7,6 +7,7 @@ The numbers share a noise density of 1.5e-18 W/Hz, so that the signal-to-noise r
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -136,34 +137,12 @@ def test_objective_and_message_bits_golden():
 
 # Every setting differs from its default. All links are 100 m long, because the square is 1 m wide and distances are
 # clamped.
-UNITS = """
-fleet:
-  num_devices: 2
-  num_edges: 1
-  area_km: 0.001
-  min_distance_m: 100
-  path_loss_db: 120
-  path_loss_slope_db: 30
-  shadowing_db: 0
-  noise_dbm_per_hz: -130
-  cycles_per_sample: 10000
-  samples: 500
-  power_dbm: 20
-  edge_power_dbm: 30
-  edge_bandwidth_mhz: 2
-  cloud_bandwidth_mhz: 20
-  max_cpu_ghz: 4
-  capacitance: 1.0e-28
-cost: {delay_weight: 2, model_kb: 125}
-scheduling: {num_scheduled: 2, num_clusters: 1}
-training: {local_iterations: 4, edge_iterations: 3}
-"""
+UNITS = Path(__file__).parent / "data" / "units.yaml"
 
 
-def test_from_the_units_of_a_file_to_joules_golden(tmp_path):
+def test_from_the_units_of_a_file_to_joules_golden():
     """A file in dBm, dBm/Hz, dB, km, MHz, GHz and KB; two devices share the edge equally at their highest frequency."""
-    (tmp_path / "units.yaml").write_text(UNITS)
-    config = load_config(tmp_path / "units.yaml")
+    config = load_config(UNITS)
     fleet = sample_fleet(config.fleet, np.random.default_rng(0))
     work = Workload(
         model_bits=config.cost.model_bits,

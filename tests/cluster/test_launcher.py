@@ -23,18 +23,7 @@ from tests.cluster.fake import CREDENTIALS, ENDPOINT, FakeEc2, Hosts, need_hosts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-ROUNDS = 10
-SWEEP = f"""
-name: clustered
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: digits}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{num_scheduled: 4, num_clusters: 5}}
-  training: {{local_iterations: 5, edge_iterations: 5, batch_size: 4}}
-sweep:
-  scheduling.name: {{grid: ["gated.py:Ikc", "gated.py:Fedavg"]}}
-"""
+SWEEP = Path(__file__).with_name("clustered.yaml").read_text(encoding="utf-8")
 FILE = "tune_configs/clustered.yaml"
 # Trials wait before their fifth round until this file exists, so that no machine is too fast for a loss. All hosts have
 # this folder.

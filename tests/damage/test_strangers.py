@@ -46,20 +46,7 @@ class Highest(Scheduler):
     def schedule(self, rng):
         return np.arange(self.num_devices - self.num_scheduled, self.num_devices)
 """
-SWEEP = """name: mine
-experiment:
-  max_rounds: 2
-  data: {name: digits, samples_per_device: [20, 30]}
-  model: {name: logistic}
-  target: {metric: 'own.py:recall'}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {num_scheduled: 4}
-  assignment: {name: geographic}
-  training: {batch_size: 16, backend: serial}
-sweep:
-  scheduling.name: {zip: ['own.py:Highest', fedavg]}
-  world.mobility.name: {zip: [static, 'own.py:Drift']}
-"""
+SWEEP = Path(__file__).with_name("strangers.yaml").read_text(encoding="utf-8")
 
 
 @pytest.fixture

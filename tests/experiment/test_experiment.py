@@ -102,26 +102,11 @@ def test_the_mini_model_makes_clustering_cheaper() -> None:
     ],
 )
 def test_trained_weights_reveal_the_majority_classes(scheduler: str, training: tuple[str, ...]) -> None:
-    """With two devices for each of ten classes, the ARI is 1.0 on seeds 0, 1 and 2 for both models.
-
-    If every device has all classes equally, there are no clusters: the ARI is from -0.1 to 0.23 on these seeds.
-    """
-    ari = {}
-    for partition in ("majority", "iid"):
-        experiment = Experiment(
-            small_config(
-                f"scheduling.name={scheduler}",
-                "scheduling.num_clusters=10",
-                "fleet.num_devices=20",
-                "data.samples_per_device=[50, 70]",
-                f"data.partition={partition}",
-                *training,
-            )
-        )
-        experiment.cluster()
-        ari[partition] = experiment.clustering["ari"]
-    assert ari["majority"] > 0.8
-    assert ari["iid"] < 0.4
+    """With two devices for each of ten classes, the ARI is 1.0 on seeds 0, 1 and 2 for both models."""
+    size = ("scheduling.num_clusters=10", "fleet.num_devices=20", "data.samples_per_device=[50, 70]")
+    experiment = Experiment(small_config(f"scheduling.name={scheduler}", *size, *training))
+    experiment.cluster()
+    assert experiment.clustering["ari"] > 0.8
 
 
 def test_the_configuration_decides_the_bill_of_clustering() -> None:

@@ -185,16 +185,7 @@ def sweep_file(rng: random.Random, number: int) -> Case:
     return Case(number, "sweep file", f"{name}: {'; '.join(changes)}", (name, "--dry-run"), {name: data})
 
 
-SMALL = """
-experiment:
-  max_rounds: 2
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {num_scheduled: 4, num_clusters: 5}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
-sweep:
-  scheduling.name: {grid: [ikc, fedavg]}
-"""
+SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
 
 
 def override(rng: random.Random, number: int) -> Case:
