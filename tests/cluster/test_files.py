@@ -157,7 +157,6 @@ def allowed(policy: dict[str, Any], action: str, resource: str, context: dict[st
 
 
 EC2 = "arn:aws:ec2:us-west-2:123456789012:"
-MACHINE = f"{EC2}instance/i-1"
 
 
 def head_policy(account: Any) -> dict[str, Any]:
@@ -225,36 +224,10 @@ def test_the_heads_role_allows_each_call_of_rays_autoscaler(account, monkeypatch
     assert {"RunInstances", "CreateTags", "TerminateInstances", "DescribeInstances"} <= set(calls)
 
 
-OURS, THEIRS = ({"aws:ResourceTag/ray-cluster-name": name} for name in ("hflray", "another"))
-CREATION = {"ec2:CreateAction": "RunInstances", "aws:RequestTag/ray-cluster-name": "hflray"}
-WORKER, HEAD = (f"arn:aws:iam::123456789012:role/hflray-{name}" for name in ("worker", "head"))
-TO_EC2 = {"iam:PassedToService": "ec2.amazonaws.com"}
-REQUESTS = [
-    ("ec2:TerminateInstances", MACHINE, OURS, True),
-    *[(f"ec2:{verb}Instances", MACHINE, c, False) for verb in ("Terminate", "Stop", "Start") for c in (THEIRS, {})],
-    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-node-status": "x"}, True),
-    ("ec2:CreateTags", MACHINE, {"aws:RequestTag/ray-cluster-name": "hflray"}, False),  # to end it next
-    ("ec2:CreateTags", MACHINE, THEIRS | {"aws:RequestTag/ray-cluster-name": "hflray"}, False),
-    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:CreateTags", MACHINE, CREATION, True),
-    ("ec2:CreateTags", MACHINE, CREATION | {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:CreateTags", MACHINE, {"ec2:CreateAction": "RunInstances"}, False),
-    ("ec2:CreateTags", f"{EC2}volume/vol-1", OURS | CREATION, False),
-    ("ec2:RunInstances", MACHINE, {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:RunInstances", MACHINE, {}, False),
-    ("ec2:DeleteTags", MACHINE, OURS, False),
-    ("iam:PassRole", WORKER, TO_EC2, True),
-    ("iam:PassRole", WORKER, {"iam:PassedToService": "lambda.amazonaws.com"}, False),
-    ("iam:PassRole", HEAD, TO_EC2, False),
-    ("ssm:GetParameters", "arn:aws:ssm:us-west-2::parameter/aws/service/debian/release/12/latest/amd64", {}, True),
-    ("ssm:GetParameters", "arn:aws:ssm:us-west-2:123456789012:parameter/password", {}, False),
-]
-
-
 def test_the_heads_role_reaches_no_machine_of_others(account) -> None:
     policy = head_policy(account)
-    answers = [(*request, allowed(policy, *request)) for *request, _ in REQUESTS]
-    assert answers == REQUESTS
+    answers = [[*request, allowed(policy, *request)] for *request, _ in MISTAKES["requests"]]
+    assert answers == MISTAKES["requests"]
 
 
 def ready_cluster(account: Any) -> dict[str, Any]:
