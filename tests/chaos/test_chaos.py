@@ -33,7 +33,7 @@ EVENTS = (
 def happened(reference: Reference, names: tuple[str, ...]) -> list[set[str]]:
     """Return which of these metrics are above 0 in a round of each trial."""
     return [
-        {name for name in names if any(row["metrics"].get(name, 0) > 0 for row in rounds.values())}
+        {name for name in names if any(row.get(name, 0) > 0 for row in rounds.values())}
         for rounds in reference.rounds.values()
     ]
 

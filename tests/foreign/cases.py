@@ -8,12 +8,9 @@ memory than `tests.inputs.harness.limits` gives.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import random
 import shutil
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +34,7 @@ from hflray.world.fedscale import convert
 from hflray.world.trace import Trace
 from tests.foreign import mutations as change
 from tests.foreign import samples
-from tests.inputs.harness import Ended, limits
+from tests.inputs.harness import Ended, captured
 
 WITHIN_S = 60.0
 NAME, FOLDER = samples.NAME, samples.FOLDER
@@ -212,26 +209,19 @@ def run(root: Path, work: Path, kind: str, seed: int, mutates: bool = True) -> t
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(root / one.part, work / one.part)
     what = one.mutate(work / one.part, rng) if mutates else "nothing"
-    out, err = io.StringIO(), io.StringIO()
-    code, reason = None, ""
-    began_s = time.thread_time()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _quiet(), limits():
-        try:
-            code = one.reads(work / one.part, rng)
-        except BaseException as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            ours = [line for line in traceback.extract_tb(error.__traceback__) if "/hflray/" in line.filename]
-            where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{last.filename}:{last.lineno}"
-            reason = f"{type(error).__name__}: {str(error)[:100]!r} at {where}"
-    said, seconds = out.getvalue() + err.getvalue(), time.thread_time() - began_s
-    lines = tuple(line for line in err.getvalue().splitlines() if not line.startswith(("note: ", "warning: ")))
-    if not reason and code not in (0, 1, 2):
+    with _quiet():
+        code, out, err, seconds = captured(lambda: one.reads(work / one.part, rng))
+    lines = tuple(line for line in err.splitlines() if not line.startswith(("note: ", "warning: ")))
+    reason = ""
+    if code is None:
+        reason = f"a traceback: {lines[-1]}"
+    elif code not in (0, 1, 2):
         reason = f"exit code {code}"
-    elif not reason and code == 2 and not (lines and all(line.startswith("error: ") for line in lines)):
+    elif code == 2 and not (lines and all(line.startswith("error: ") for line in lines)):
         reason = f"exit code 2 with {lines[-1] if lines else 'no line'!r:.120}"
-    elif not reason and (odd := next((c for c in said if not c.isprintable() and c not in "\n\t"), "")):
+    elif odd := next((c for c in out + err if not c.isprintable() and c not in "\n\t"), ""):
         reason = f"prints {odd!r}"
-    elif not reason and seconds > WITHIN_S:
+    elif seconds > WITHIN_S:
         reason = f"{seconds:.0f} s"
     return what, Ended("defect" if reason else "refused" if code == 2 else "valid", code, lines, seconds, reason)
 

@@ -20,7 +20,7 @@ import time
 import traceback
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -157,37 +157,41 @@ class Place:
         from hflray.tune import cli
 
         folder, before = self.prepare(case), Path.cwd()
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-        code: int | None = 0
-        begin = time.thread_time()
         with (
             mock.patch.dict(os.environ, self.environment),
             mock.patch.object(urllib.request, "_opener", None),  # else the first download keeps these proxies for good
             mock.patch.object(sys, "argv", ["hflray.tune", *case.arguments]),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
         ):
             os.environ.pop("RAY_ADDRESS", None)
             os.chdir(folder)
             try:
-                with limits():
-                    cli.main()
-            except SystemExit as end:
-                code = int(end.code or 0)
-            except BaseException:
-                code = None
-                traceback.print_exc()
+                return classify(*captured(cli.main))
             finally:
                 os.chdir(before)
-        return classify(code, _text(out), _text(err), time.thread_time() - begin)
 
 
-def _text(file: io.TextIOWrapper) -> str:
-    file.flush()
-    buffer = file.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue().decode()
+def captured(call: Callable[[], int | None]) -> tuple[int | None, str, str, float]:
+    """Call a function within `limits`; return its exit code, what it printed, and the CPU seconds of this thread.
+
+    The exit code is None after an error, whose traceback is printed.
+    """
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    code: int | None = None
+    begin = time.thread_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with limits():
+                code = call() or 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+    texts = []
+    for file in (out, err):
+        file.flush()
+        texts.append(file.buffer.getvalue().decode())  # type: ignore[attr-defined]
+    return code, texts[0], texts[1], time.thread_time() - begin
 
 
 @contextlib.contextmanager
