@@ -288,9 +288,9 @@ def test_an_iteration_that_nobody_starts_takes_no_time() -> None:
 
 @pytest.mark.parametrize("hop", [True, False])
 def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> None:
-    """1,000 random plans, to 1e-12 relative."""
+    """300 random plans, to 1e-12 relative."""
     rng = np.random.default_rng(7)
-    for _ in range(500):
+    for _ in range(150):
         devices_total, num_edges = int(rng.integers(1, 60)), int(rng.integers(1, 8))
         fleet = sample_fleet(FleetConfig(num_devices=devices_total, num_edges=num_edges), rng)
         work = Workload(float(rng.uniform(1e4, 1e8)), int(rng.integers(1, 9)), int(rng.integers(1, 9)), cloud_hop=hop)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hflray.tracking import Journal
+
 ROOT = Path(__file__).parents[2]
 NAME = "chaos"
 SWEEPS = {path.stem: path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("sweeps/*.yaml"))}
@@ -83,30 +85,13 @@ class Sweep:
     def progress(self) -> dict[str, tuple[int, bool]]:
         """Return the last journalled round of each trial that has begun, and whether the trial has ended."""
         state = {}
-        for path in self.results.glob(f"{NAME}-*/journal/*.jsonl"):
-            last, ended = 0, False
-            for entry in entries(path):
-                if "start" in entry:
-                    ended = False
-                elif "end" in entry:
-                    ended = True
-                elif "round" in entry:
-                    last = max(last, int(entry["round"]))
-            state[path.stem] = (last, ended)
+        for folder in self.begun():
+            journal = Journal(folder)
+            for key in journal.run_keys():
+                entries = journal.entries(key)
+                kinds = [kind for entry in entries for kind in ("start", "end") if kind in entry]
+                state[key] = max((int(e["round"]) for e in entries if "round" in e), default=0), kinds[-1:] == ["end"]
         return state
-
-
-def entries(path: Path) -> list[dict[str, object]]:
-    """Return the lines of a journal that can be read, in their order."""
-    whole: list[dict[str, object]] = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            whole.append(entry)
-    return whole
 
 
 def steps(before: Mapping[str, tuple[int, bool]], after: Mapping[str, tuple[int, bool]]) -> bool:
