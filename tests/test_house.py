@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 
 from hflray.sweep.tasks import TASKS
-from tests import conftest
 
 ROOT = Path(__file__).parents[1]
 
@@ -220,11 +219,3 @@ def test_every_package_is_installed():
     listed = PROJECT["tool"]["setuptools"]["packages"]
     packages = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
     assert set(listed) == packages | {"hflray.tune_configs"}
-
-
-def test_ci_runs_the_tests_that_the_suite_leaves_out() -> None:
-    """The number of fifths in .ci/run is that of the option."""
-    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert "pytest -m cluster --within" in text
-    assert f"number % {conftest.FIFTHS}" in text
-    assert 'pytest -m slow --fifth "$fifth" --within' in text

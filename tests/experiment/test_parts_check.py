@@ -29,6 +29,7 @@ class Written(NamedTuple):
     right: str
     wrong: tuple[str, ...]
     kind: str
+    later: str = ""
     also: tuple[str, ...] = ()
 
 
@@ -106,25 +107,9 @@ def test_a_right_part_is_accepted_and_trains(kind: str, tmp_path: Path) -> None:
     assert experiment.run_round().score >= 0
 
 
-LATER = {  # what is right when it is tried, and wrong in round 2
-    "fading": "drawn * (1 if np.min(indices[0]) < 2 else np.nan)",
-    "availability": "up if round_index < 2 else up * 1.0",
-    "mobility": "there + 1e6",
-    "scheduler": "first if context.round < 2 else first * 0",
-    "assigner": "edges - (len(vars(self).setdefault('n', []).__iadd__([1])) > 1)",
-    "observer": "{'mine': 1.0 if record.round < 2 else 'much'}",
-    "observer's end": "False if len(vars(self).setdefault('n', []).__iadd__([1])) < 2 else 1",
-    "aggregator": "(model if frame.round < 2 else model * np.nan, state)",
-    "edge's aggregator": "model if len(vars(self).setdefault('n', []).__iadd__([1])) < 3 else model * np.nan",
-    "step of the cloud": "(update / 0 if state else update, {'a': np.ones(1)})",
-    "compressor": "(update if len(vars(self).setdefault('n', []).__iadd__([1])) < 13 else update[1:], residual)",
-    "metric": "value if len(vars(Mine).setdefault('n', []).__iadd__([1])) < 3 else None",
-}
-
-
-@pytest.mark.parametrize("kind", LATER)
+@pytest.mark.parametrize("kind", [name for name, part in PARTS.items() if part.later])
 def test_what_a_part_returns_wrongly_in_a_later_round_is_one_line_too(kind: str, tmp_path: Path) -> None:
-    experiment = Experiment(configured(kind, LATER[kind], tmp_path, "world.mobility.slot_s=0.001"))
+    experiment = Experiment(configured(kind, PARTS[kind].later, tmp_path, "world.mobility.slot_s=0.001"))
     with pytest.raises(HflrayError) as error:
         list(experiment)
     assert experiment.round in (0, 1)
