@@ -104,11 +104,12 @@ def made_log(fixed_cpu_s: float, step_cpu_s: float, sample_cpu_s: float, between
 def test_a_testbed_without_noise_is_predicted_but_for_what_no_constant_says() -> None:
     rows = reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.25)).rows
     assert len(rows) == len(SETTINGS)
-    for row in rows:
-        assert row.round_s * (1 + row.error["calibrated"]) + row.between_s == pytest.approx(row.round_s, rel=1e-3)
-        assert (row.between_s, row.waiting_s) == pytest.approx((0.25, 0), abs=1e-6)
-        assert np.abs([*row.compute, *row.upload]).max() < 1e-3
-    result = reality.summary([row for row in rows if row.kind != FITTED])
+    predicted_s = rows["round_s"] * (1 + rows["calibrated"]) + rows["between_s"]
+    assert predicted_s.to_numpy() == pytest.approx(rows["round_s"].to_numpy(), rel=1e-3)
+    assert rows["between_s"].to_numpy() == pytest.approx(0.25, abs=1e-6)
+    assert rows["waiting_s"].to_numpy() == pytest.approx(0, abs=1e-6)
+    assert np.abs(np.concatenate([*rows["compute"], *rows["upload"]])).max() < 1e-3
+    result = reality.summary(rows[rows["kind"] != FITTED])
     assert (result.count, result.median > 0.05, result.rank > 0.95) == (11, True, True)
     assert not reality.meets_goal(result)
     near = reality.summary(reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.01)).rows)
