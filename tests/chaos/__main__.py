@@ -51,14 +51,11 @@ def main() -> int:
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(log.parent / f"{log.stem}.work", text=SWEEPS[options.kind or "plain"])
-    try:
-        if options.only is not None:
-            (outcome,) = campaign.run([draw(options.seed, options.only)])
-            print(outcome.line())
-            return int(bool(outcome.lost))
-        outcomes = _go_on(campaign, log, options)
-    finally:
-        campaign.close()
+    if options.only is not None:
+        (outcome,) = campaign.run([draw(options.seed, options.only)])
+        print(outcome.line())
+        return int(bool(outcome.lost))
+    outcomes = _go_on(campaign, log, options)
     log.with_suffix(".md").write_text(report(outcomes), encoding="utf-8")
     print(log.with_suffix(".md"))
     return int(any(outcome.lost for outcome in outcomes))
@@ -86,10 +83,7 @@ def _said(outcome: Outcome) -> str:
     exits = ", ".join(map(signal_name, outcome.exits))
     recovery = f", recovered in {outcome.recovery_s:.1f} s" if outcome.recovery_s is not None else ""
     notes = f" [{'; '.join(outcome.notes)}]" if outcome.notes else ""
-    return (
-        f"{fault.number}: {fault.kind}, {fault.place} at {outcome.moment_s:.1f} s ({outcome.where}): {result}"
-        f"{recovery}; exits {exits}; {outcome.wall_s:.0f} s{notes}"
-    )
+    return f"{fault.number}: {fault.kind}, {fault.place} ({outcome.where}): {result}{recovery}; exits {exits}{notes}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from hflray.tracking.mlflow import make_database
 from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.fault import Fault, family, kin, processes
@@ -32,8 +31,6 @@ PATIENCE_S = 300.0  # a command that makes no progress for so long, or twice as 
 STRAGGLERS_S = 20.0  # processes may live this long after their driver
 POLL_S = 0.15
 STARTS = 0.25  # of all faults, those that come while a command starts
-TEMPLATE = "empty.db"
-FRESH_DATABASES = 3  # one sweep in so many makes MLflow's database itself, which takes some CPU seconds; others copy it
 UNSENT = "has not received everything"  # of the command's last lines: MLflow must be sent the rest later
 
 
@@ -45,12 +42,9 @@ class Outcome:
         fault: the fault.
         hit: whether it came; False if the sweep ended before its moment.
         where: the process that was hit, or the change of a file in which it died.
-        moment_s: when it was hit, s after the command's start.
-        rounds: how many rounds all trials together had made then.
         exits: the exit codes of the commands that ended after it, in order; None for a command that hung.
         recovery_s: seconds from the fault (for a stop: from its end) until every trial that ran had made another round
             or had ended; None if the sweep was over, or another fault came first.
-        wall_s: seconds of the whole sweep, divided by its faults.
         lost: what differs from the unbroken run; see `tests.chaos.comparison`. All faults of a sweep have these lines.
         notes: what the user would have noticed besides: tracebacks, processes that stayed.
     """
@@ -58,11 +52,8 @@ class Outcome:
     fault: Fault
     hit: bool = False
     where: str = ""
-    moment_s: float = 0.0
-    rounds: int = 0
     exits: list[int | None] = field(default_factory=list)
     recovery_s: float | None = None
-    wall_s: float = 0.0
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -91,17 +82,9 @@ class Campaign:
 
     def __init__(self, folder: Path, text: str = SWEEPS["plain"]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TEMPLATE).unlink(missing_ok=True)
         self.folder, self._text = folder, text
         self._library = build(folder)
-        self._server: MlflowServer | None = None
-        self._server_shim: Shim | None = None
         self.reference, self._start_s = self._unbroken()  # and how long the last start took
-
-    def close(self) -> None:
-        """End the MLflow server."""
-        if self._server is not None:
-            self._server.stop()
 
     # ---- the unbroken run
 
@@ -118,14 +101,13 @@ class Campaign:
         reference = Reference.of_results(sweep.results)
         if lines := differences(sweep.results, reference, sweep.results / "mlflow.db"):
             raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
-        make_database(self.folder / TEMPLATE)
         shutil.rmtree(sweep.folder)
         print(f"the unbroken run took {time.monotonic() - begin:.0f} s, {start_s:.0f} s of them until its first round")
         return reference, start_s
 
     def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
         folder = self.folder / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         shim = Shim(self._library, folder / "orders", folder / "hflray_results")
         return Sweep(folder, shim.environment(), tracking_uri, self._text), shim
 
@@ -138,25 +120,26 @@ class Campaign:
             The outcomes of the faults that were tried. Later ones, whose moment had not come when the sweep ended, need
             another sweep; only if that is the first fault, it is tried in vain.
         """
-        number = faults[0].number
-        name = f"fault-{number:04d}"
+        name = f"fault-{faults[0].number:04d}"
+        store, server, server_shim = self.folder / name / "server", None, None
         shutil.rmtree(self.folder / name, ignore_errors=True)
-        server = self._running_server() if any(fault.place == "mlflow" for fault in faults) else None
+        if any(fault.place == "mlflow" for fault in faults):
+            store.mkdir(parents=True)
+            server_shim = Shim(self._library, self.folder / name / "server-orders", store)
+            server = MlflowServer(store.parent, store, server_shim.environment())
+            server.start()
         sweep, shim = self._sweep(name, server.uri if server else None)
-        if server is None and number % FRESH_DATABASES:
-            sweep.results.mkdir()
-            shutil.copyfile(self.folder / TEMPLATE, sweep.results / "mlflow.db")
         outcomes = [Outcome(fault) for fault in faults]
-        begin = time.monotonic()
         total = sum(map(len, self.reference.rounds.values()))
-        run = Run(sweep, shim, outcomes, total, self._start_s, server, self._server_shim)
+        run = Run(sweep, shim, outcomes, total, self._start_s, server, server_shim)
         try:
             run.play()
         finally:
             run.end()
+            if server:
+                server.stop()
         outcomes = outcomes[: max(1, run.tried)]
         self._start_s = run.start_s
-        store = self.folder / "server" / "store"
         database = store / "server.db" if server else sweep.results / "mlflow.db"
         artifacts = store / "server-artifacts" if server else None
         reference = self.reference
@@ -166,22 +149,10 @@ class Campaign:
         text = sweep.output.read_text(encoding="utf-8", errors="replace")
         notes = [*run.notes, *(["the output has a traceback"] if "Traceback (most recent call last)" in text else [])]
         for outcome in outcomes:
-            outcome.wall_s = round((time.monotonic() - begin) / len(outcomes), 1)
             outcome.lost, outcome.notes = list(lost), list(notes)
         if not lost and not notes:
             shutil.rmtree(sweep.folder)
         return outcomes
-
-    def _running_server(self) -> MlflowServer:
-        """Return the campaign's MLflow server, which is started if it does not run."""
-        folder, store = self.folder / "server", self.folder / "server" / "store"
-        if self._server is None:
-            store.mkdir(parents=True, exist_ok=True)
-            self._server_shim = Shim(self._library, folder / "orders", store)
-            self._server = MlflowServer(folder, store, self._server_shim.environment())
-        if not self._server.processes():
-            self._server.start()
-        return self._server
 
 
 def made(sweep: Sweep) -> int:
@@ -321,7 +292,6 @@ class Run:
             kinds.KILL: self._kill, kinds.CUT: self._cut, kinds.STOP: self._stop, kinds.CLOCK: self._step_clock,
             kinds.FULL: self._fill, kinds.TWO: self._second_driver,
         }[outcome.fault.kind]  # fmt: skip
-        outcome.moment_s, outcome.rounds = round(time.monotonic() - self._begin, 2), self._made
         if happens(outcome):
             outcome.hit, self._outcome, self._struck_s = True, outcome, time.monotonic()
             self._progress_s = time.monotonic()

@@ -88,13 +88,10 @@ def test_one_fault_of_each_kind_and_place_loses_nothing(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path)
     faults = {(fault.kind, fault.place): fault for fault in (draw(1, number) for number in range(2 * len(BLOCK)))}
     chosen, outcomes = list(faults.values()), list[Outcome]()
-    try:
-        while chosen:
-            made = campaign.run(chosen[:CHAIN])
-            outcomes += made
-            del chosen[: len(made)]
-    finally:
-        campaign.close()
+    while chosen:
+        made = campaign.run(chosen[:CHAIN])
+        outcomes += made
+        del chosen[: len(made)]
     assert [(outcome.fault, outcome.lost) for outcome in outcomes if outcome.lost] == []
     every = rows(outcomes).loc["all faults", ""]
     assert every["lost"] == 0
