@@ -21,18 +21,10 @@ settings.register_profile("hflray", deadline=None)
 settings.load_profile("hflray")
 
 SMALL = (
-    "max_rounds=3",
-    "data.name=digits",
-    "fleet.num_devices=12",
-    "fleet.num_edges=3",
-    "scheduling.num_scheduled=6",
-    "scheduling.num_clusters=5",
-    "assignment.name=geographic",
-    "training.local_iterations=1",
-    "training.edge_iterations=2",
-    "training.batch_size=16",
-    "training.backend=serial",
-)
+    "max_rounds=3", "data.name=digits", "fleet.num_devices=12", "fleet.num_edges=3", "scheduling.num_scheduled=6",
+    "scheduling.num_clusters=5", "assignment.name=geographic", "training.local_iterations=1",
+    "training.edge_iterations=2", "training.batch_size=16", "training.backend=serial",
+)  # fmt: skip
 
 
 FIFTHS = 5

@@ -240,17 +240,10 @@ def test_bf16_is_as_accurate_as_float32_over_ten_rounds_and_three_seeds(real_dat
     for precision, runs in accuracy.items():
         for seed in range(3):
             overrides = (
-                "data.name=fashion_mnist",
-                f"data.root={real_data}",
-                "scheduling.name=fedavg",
-                "scheduling.num_scheduled=50",
-                "assignment.name=geographic",
-                "max_rounds=10",
-                "training.edge_iterations=1",
-                "training.backend=serial",
-                f"training.precision={precision}",
-                f"seed={seed}",
-            )
+                "data.name=fashion_mnist", f"data.root={real_data}", "scheduling.name=fedavg", "max_rounds=10",
+                "scheduling.num_scheduled=50", "assignment.name=geographic", "training.edge_iterations=1",
+                "training.backend=serial", f"training.precision={precision}", f"seed={seed}",
+            )  # fmt: skip
             with Experiment(load_config(None, list(overrides))) as experiment:
                 runs.append([record.accuracy for record in experiment])
     difference = 100 * (np.array(accuracy["bf16"]) - np.array(accuracy["float32"]))
