@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ import yaml
 
 from hflray.support.provenance import git_commit
 from hflray.training.machine import available_cpus
-from tests.benchmarks._bare import scaling
+from tests.benchmarks._bare import SCALES, scaling
 from tests.benchmarks._report import Table, cpu_name, publish
 from tests.benchmarks._results import KEPT, Results, compare, machine, slug
 
@@ -151,11 +151,11 @@ def run(
     if results_file.is_file() and results.same_conditions(before := Results.read(results_file)):
         results.tables = before.tables
     cpus = available_cpus()
-    found = scaling(cpus, 0.3 if quick else 1.0) if len(cpus) > 1 else None
-    results.bare_loops = asdict(found) if found else None
-    refused = "there is one CPU" if found is None else "" if found.enough else found.text()
+    loops = results.bare_loops = scaling(cpus, 0.3 if quick else 1.0) if len(cpus) > 1 else None
+    told = f"two processes of a bare loop together do {loops['ratio']:.2f} × the work of one" if loops else "one CPU"
+    refused = "" if loops and loops["ratio"] >= SCALES else f"{told}, which is too little to compare parallel work"
     print(f"{results.machine['cpu']}, {len(cpus)} CPUs, load {os.getloadavg()[0]:.1f}; commit {results.commit[:12]}")
-    print(f"{found.text() if found else refused}{': no parallel table is measured' if refused else ''}", flush=True)
+    print(refused or told, flush=True)
     failed = False
     for number, benchmark in enumerate(selected, 1):
         print(f"[{number}/{len(selected)}] {benchmark.name}", end="", flush=True)

@@ -15,6 +15,7 @@ from hflray.support import references
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
 from tests.foreign import samples
+from tests.inputs.harness import captured
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -67,23 +68,19 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
     return results
 
 
-def answer(main: Callable[[list[str]], object], capsys, *arguments: str) -> tuple[int, str]:
+def answer(main: Callable[[list[str]], object], *arguments: str) -> tuple[int | None, str]:
     """Return the exit code of a command and what it prints, on one line."""
-    try:
-        code = main(list(arguments))
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    return int(code or 0), " ".join(f"{out} {err}".split())
+    code, out, err, _ = captured(lambda: main(list(arguments)))  # type: ignore[arg-type,return-value]
+    return code, " ".join(f"{out} {err}".split())
 
 
 def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs(
-    with_references, trap, monkeypatch, tmp_path, capsys
+    with_references, trap, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folders = ("--results", str(with_references))
     page = tmp_path / "page"
-    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
+    code, text = answer(report.main, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
     assert code == 0
     assert {path.name for path in page.iterdir()} >= {"index.html", "summary.md", "recall.png", "cost.png"}
     # The rounds of the second run can only be shown with its author's mobility. All else needs no code of theirs.
@@ -91,15 +88,15 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     assert "missing: own.py:Drift: the text with sha256" in text
     summary = (page / "summary.md").read_text()
     assert [word in summary for word in ("Highest", "FedAvg, Drift", "recall")] == [True] * 3
-    code, text = answer(report.main, capsys, "mine", "--from", str(tmp_path / "export"), "--out", str(page))
+    code, text = answer(report.main, "mine", "--from", str(tmp_path / "export"), "--out", str(page))
     assert code == 0
     names = [path.stem for path in with_references.glob("*/journal/*.jsonl")]
     (still,), (drifts,) = ([name for name in names if (word in name)] for word in ("Highest", "Drift"))
-    code, text = answer(report.main, capsys, "explain", still, "--round", "1", *folders)
+    code, text = answer(report.main, "explain", still, "--round", "1", *folders)
     assert (code, "scheduled by Highest" in text, "recall 0." in text) == (0, True, True)
-    code, text = answer(report.main, capsys, "explain", drifts, "--round", "1", *folders)
+    code, text = answer(report.main, "explain", drifts, "--round", "1", *folders)
     assert (code, text.startswith("error: own.py:Drift: the text with sha256 ")) == (2, True)
-    code, text = answer(compare.main, capsys, "mine", *folders)
+    code, text = answer(compare.main, "mine", *folders)
     assert code == 0
     assert "recall" in text
     assert not trap.exists()
@@ -113,6 +110,6 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     with pytest.raises(ConfigError, match="--trust"):
         unfinished.admit()
     assert not trap.exists()
-    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page))
+    code, text = answer(report.main, "mine", *folders, "--out", str(page))
     assert (code, "missing" in text) == (0, False)
     assert trap.exists()
