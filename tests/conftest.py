@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
@@ -85,6 +86,12 @@ def _same_draws() -> None:
 def small_config(*overrides: str) -> ExperimentConfig:
     """Return the configuration of a small experiment on digits in this process."""
     return load_config(None, [*SMALL, *overrides])
+
+
+def own_module(name: str) -> str:
+    """Return the text of a module of a user's own, from own.yaml."""
+    text: str = yaml.safe_load(Path(__file__).with_name("own.yaml").read_text(encoding="utf-8"))[name]
+    return text
 
 
 def says(text: str, *facts: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.scheduling import Scheduler
+from tests.conftest import own_module
 
 
 @pytest.fixture
@@ -123,42 +124,7 @@ def test_a_name_that_is_taken_cannot_be_added(name, outside, monkeypatch):
     assert registry._ADDED == {}
 
 
-MINE = """
-from hflray.scheduling import Scheduler
-
-class Mine(Scheduler):
-    def __init__(self, alpha=1.0, **base):
-        super().__init__(**base)
-        self.alpha = alpha
-
-    def schedule(self, rng):
-        return rng.permutation(self.num_devices)[: self.num_scheduled]
-
-class Idle(Scheduler):
-    pass
-
-class Near:
-    def __init__(self, edge=0):
-        self.edge = edge
-
-    def assign(self, fleet, work, devices, rng):
-        return [self.edge] * len(devices)
-
-def near(edge=1):
-    return Near(edge)
-
-def nothing():
-    return {}
-
-def load(root):
-    return root
-
-class NoSink:
-    def __init__(self, place): pass
-    def open(self, run): return -1
-
-VALUE = {}
-"""
+MINE = own_module("parts")
 
 
 @pytest.fixture

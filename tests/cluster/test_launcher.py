@@ -20,6 +20,7 @@ from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import IN_STORAGE
 from hflray.tune.storage import Storage
 from tests.cluster.fake import CREDENTIALS, ENDPOINT, FakeEc2, Hosts, need_hosts
+from tests.conftest import own_module
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -28,29 +29,7 @@ FILE = "tune_configs/clustered.yaml"
 # Trials wait before their fifth round until this file exists, so that no machine is too fast for a loss. All hosts have
 # this folder.
 GATE = Path("/var/tmp") / f"hflray-gate-{os.getpid()}"
-GATED = f"""
-import time
-from pathlib import Path
-
-from hflray.scheduling.fedavg import FedAvg
-from hflray.scheduling.ikc import IKC
-
-
-class Gated:
-    def schedule(self, context):
-        deadline = time.monotonic() + 600
-        while context.round > 4 and not Path("{GATE}").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return super().schedule(context)
-
-
-class Ikc(Gated, IKC):
-    pass
-
-
-class Fedavg(Gated, FedAvg):
-    pass
-"""
+GATED = own_module("gated").replace("GATE", str(GATE))
 
 
 @pytest.fixture(autouse=True)

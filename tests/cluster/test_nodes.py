@@ -16,7 +16,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
-from tests.conftest import small_config
+from tests.conftest import own_module, small_config
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 
@@ -258,22 +258,7 @@ def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
         check_resources("tune.cpus_per_trial", "CPU", 5, cpus)
 
 
-OWN = """
-import os
-import torch
-
-
-class Net(torch.nn.Module):
-    \"\"\"A linear network that refuses to train where the file is at hand.\"\"\"
-
-    def __init__(self, input_shape, num_outputs):
-        super().__init__()
-        assert not os.path.exists(__file__)
-        self.flat, self.last = torch.nn.Flatten(), torch.nn.Linear(input_shape[0] * 28 * 28, num_outputs)
-
-    def forward(self, images):
-        return self.last(self.flat(images))
-"""
+OWN = own_module("network")
 
 
 def test_other_nodes_need_no_copy_of_a_users_file(cluster, tmp_path) -> None:

@@ -14,6 +14,7 @@ from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
+from tests.conftest import own_module
 from tests.foreign import samples
 from tests.inputs.harness import captured
 
@@ -26,27 +27,7 @@ def trap(tmp_path) -> Path:
     return tmp_path / "code ran"
 
 
-OWN = """import numpy as np
-
-from hflray import Scheduler
-from hflray.world.mobility import Mobility
-
-open(TRAP, "w").close()
-
-
-def recall(outputs, targets):
-    return (outputs.argmax(1) == targets)[targets < 5].mean()
-
-
-class Drift(Mobility):
-    def move(self, first, last):
-        self.position_m = np.minimum(self.position_m + 1.0, self.area_m)
-
-
-class Highest(Scheduler):
-    def schedule(self, rng):
-        return np.arange(self.num_devices - self.num_scheduled, self.num_devices)
-"""
+OWN = own_module("strangers")
 SWEEP = Path(__file__).with_name("strangers.yaml").read_text(encoding="utf-8")
 
 

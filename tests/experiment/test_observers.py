@@ -24,34 +24,11 @@ from hflray.support.references import short
 from hflray.sweep.tasks import Job, find_task
 from hflray.training.privacy import epsilon_of
 from tests.blocks import blocks
-from tests.conftest import says, small_config
+from tests.conftest import own_module, says, small_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "observers.md"
 (BUDGET,) = [block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.comment == "<!-- own.py -->"]
-OWN = (
-    BUDGET
-    + """
-
-class Idle(Observer):
-    pass
-
-
-class Counter(Observer):
-    state_names = ("count", "seen")
-
-    def __init__(self, most=None):
-        import numpy as np
-        self.count, self.seen, self.most = 0, np.zeros(12), most
-
-    def after(self, record):
-        self.count += len(record.devices)
-        self.seen[record.devices] += 1
-        return {"counted": self.count, "most_seen": self.seen.max()}
-
-    def stops(self):
-        return self.most is not None and self.count >= self.most
-"""
-)
+OWN = BUDGET + "\n\n" + own_module("observers")
 
 
 @pytest.fixture

@@ -14,17 +14,10 @@ from hflray.experiment import Experiment
 from hflray.experiment.parts_check import check_parts
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.preflight import check_trials
-from tests.conftest import SMALL, says
+from tests.conftest import SMALL, own_module, says
 
 QUICK = (*SMALL, "model.name=logistic", "scheduling.name=fedavg", "assignment.name=best_gain")
-TOY = """from hflray.physics import Access
-
-
-class Half(Access):
-    def upload(self, share, link, bits):
-        delay_s = bits / (0.5 * link.rate_bps(share * link.bandwidth_hz))
-        return delay_s, link.power_w * delay_s
-"""
+TOY = own_module("access")
 
 
 def test_an_access_of_one_s_own_costs_more_and_changes_no_model(tmp_path: Path) -> None:

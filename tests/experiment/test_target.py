@@ -19,47 +19,9 @@ from hflray.experiment.target import Target, UserMetric
 from hflray.models import build
 from hflray.models.vector import load_vector
 from hflray.training.job import ModelEvaluation
-from tests.conftest import says, small_config
+from tests.conftest import own_module, says, small_config
 
-OWN = """import numpy as np
-
-
-def recall_of_class_1(outputs, targets):
-    hits = outputs.argmax(1) == targets
-    return hits[targets == 1].mean()
-
-
-def macro_f1(outputs, targets):
-    scores = []
-    for c in range(outputs.shape[1]):
-        answered, is_c = outputs.argmax(1) == c, targets == c
-        scores.append(2 * (answered & is_c).sum() / max(1, answered.sum() + is_c.sum()))
-    return np.mean(scores)
-
-
-def minus_mae(outputs, targets):
-    return -np.abs(outputs - targets).mean()
-
-
-def one(outputs):
-    return 1.0
-
-
-def three(outputs, targets, weights):
-    return 1.0
-
-
-def failing(outputs, targets):
-    targets[:] = 0
-    return outputs.sum() / len(targets[7:7])[0]
-
-
-def accuracy(outputs, targets):
-    return 1.0
-
-
-number = 3
-"""
+OWN = own_module("metrics")
 
 
 LINE = 2 + OWN.splitlines().index("    targets[:] = 0")  # the line of the file that fails
