@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from hflray import metrics
 from hflray.sweep.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
@@ -165,6 +166,7 @@ def bare_writes(files: dict[str, str]) -> list[tuple[str, str, int]]:
     return found
 
 
+@functools.cache
 def sources(folder: str) -> dict[str, str]:
     top = ROOT / folder
     return {path.relative_to(top).as_posix(): path.read_text(encoding="utf-8") for path in top.rglob("*.py")}
@@ -208,7 +210,7 @@ def test_names_say_what_they_hold():
 def test_no_class_name_stands_for_two_things():
     places: dict[str, list[str]] = {}
     for path, source in sources("hflray").items():
-        for node in ast.parse(source).body:
+        for node in parsed(source).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
@@ -219,3 +221,36 @@ def test_every_package_is_installed():
     listed = PROJECT["tool"]["setuptools"]["packages"]
     packages = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
     assert set(listed) == packages | {"hflray.tune_configs"}
+
+
+# Beginnings of the names of metrics.
+SCOPES = ("round/", "battery/", "privacy/", "update/", "compression/", "total/", "edge/", "wall/", "clustering/",
+          "assigner/ratio/")  # fmt: skip
+
+
+def test_only_the_glossary_has_literals_of_the_names_of_metrics():
+    """The names of random streams, which are arguments of `stream`, do not count: a new name would change results."""
+    literals = []
+    for path, source in sources("hflray").items():
+        nodes = list(ast.walk(parsed(source)))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "stream"]
+        streams = {id(argument) for call in calls for argument in call.args}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        literals += [
+            f"{path}:{text.lineno}: '{text.value}'"
+            for text in texts
+            if (text.value in metrics.METRICS or text.value in SCOPES) and id(text) not in streams
+        ]
+    assert [literal for literal in literals if not literal.startswith("support/glossary.py")] == []
+
+
+def test_every_configuration_of_hflrays_own_is_read_through_one_door():
+    doors = set()
+    for path, source in sources("hflray").items():
+        for function in ast.walk(parsed(source)):
+            if isinstance(function, ast.FunctionDef):
+                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+                names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
+                if names & {"validate", "model_validate", "model_validate_json", "model_construct"}:
+                    doors.add((path, function.name))
+    assert doors == EXCEPTIONS["doors"]

@@ -31,19 +31,8 @@ from hflray.sweep import expand, load_sweep
 from tests.benchmarks._report import Table
 
 ROOT = Path(__file__).parents[2]
-LITTLE: dict[str, Any] = {
-    "data": {"name": "synthetic", "samples_per_device": [20, 40]},
-    "fleet": {"num_devices": 12, "num_edges": 2},
-    "scheduling": {"name": "fedavg", "num_scheduled": 4},
-    "assignment": {"name": "geographic"},
-    "training": {"local_iterations": 1, "edge_iterations": 1, "batch_size": 16, "backend": "serial"},
-}
-PAPER: dict[str, Any] = {
-    "data": {"name": "fashion_mnist"},
-    "scheduling": {"name": "fedavg", "num_scheduled": 30},
-    "assignment": {"name": "hfel"},
-    "training": {"backend": "serial"},
-}
+EXPERIMENTS = yaml.safe_load(Path(__file__).with_name("sweeps.yaml").read_text(encoding="utf-8"))
+LITTLE, PAPER = EXPERIMENTS["little"], EXPERIMENTS["paper"]
 
 
 @dataclass

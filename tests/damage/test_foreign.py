@@ -6,7 +6,6 @@ that is opened for writing, each connection and each process (`tests.damage.audi
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import functools
@@ -37,7 +36,6 @@ from tests.damage import audited
 from tests.foreign import samples
 from tests.foreign.mutations import with_entries, with_members, with_policy
 from tests.foreign.samples import FOLDER, NAME
-from tests.test_house import EXCEPTIONS
 
 ROOT = Path(hflray.__file__).parents[1]
 EVIL = f"{audited.CANARY!r}\nopen('trap', 'w').close()\n\n\ndef thing(*_):\n    open('trap', 'w').close()\n"
@@ -234,15 +232,3 @@ def test_nothing_that_a_stored_setting_names_is_looked_for(tmp_path, monkeypatch
                 with contextlib.suppress(ConfigError):  # the values may not go together
                     read(key, value)
             assert looked == [], key
-
-
-def test_every_configuration_of_hflrays_own_is_read_through_one_door() -> None:
-    doors = set()
-    for path in sorted((ROOT / "hflray").rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(function, ast.FunctionDef):
-                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-                names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
-                if names & {"validate", "model_validate", "model_validate_json", "model_construct"}:
-                    doors.add((path.relative_to(ROOT / "hflray").as_posix(), function.name))
-    assert doors == EXCEPTIONS["doors"]
