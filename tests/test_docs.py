@@ -25,7 +25,6 @@ from hflray.command import check
 from hflray.config import ExperimentConfig, TrackingConfig, flatten, named_settings
 from hflray.config.decisions import LimitsConfig
 from hflray.config.tree import GossipConfig, RegionConfig
-from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.support import live_metrics, pinned
@@ -245,16 +244,6 @@ def test_the_timelines_are_read_as_the_page_of_the_world_says(monkeypatch, tmp_p
         number: pytest.approx(joules, rel=1e-3) for number, joules in enumerate(wasted, 1) if joules
     }
     assert sum(joules > 0 for joules in wasted) > 1
-
-
-def test_the_run_of_the_picture_of_the_world_has_everything_on() -> None:
-    (trial,) = expand(load_sweep(DOCS / "images" / "world.yaml"))
-    off = WorldConfig()
-    assert [part for part in type(off).model_fields if getattr(trial.config.world, part) == getattr(off, part)] == [
-        "wait_s",
-        "faulty",  # which the picture would not show
-    ]
-    assert trial.config.clock.is_on
 
 
 def test_the_pictures_can_be_drawn_from_the_committed_exports() -> None:

@@ -95,13 +95,10 @@ def test_a_task_without_data_takes_its_sizes_from_the_named_data_set(tmp_path, t
 
 def test_grids_multiply_and_zips_move_together(tmp_path) -> None:
     trials = expand(load_sweep(write(tmp_path, GOOD)))
-    points = [(t.config.data.name, t.config.target_accuracy, t.config.scheduling.name) for t in trials]
-    assert points == [
-        ("digits", 0.9, "ikc"),
-        ("digits", 0.9, "fedavg"),
-        ("synthetic", 0.5, "ikc"),
-        ("synthetic", 0.5, "fedavg"),
+    points = [
+        " ".join(map(str, (t.config.data.name, t.config.target_accuracy, t.config.scheduling.name))) for t in trials
     ]
+    assert points == ["digits 0.9 ikc", "digits 0.9 fedavg", "synthetic 0.5 ikc", "synthetic 0.5 fedavg"]
     assert trials[0].name == "digits-H5-λ1-ikc-d3qn-s0-target_accuracy=0.9"
 
 
@@ -134,20 +131,11 @@ def test_a_run_is_named_after_its_settings() -> None:
 
 def test_overrides_reach_the_configuration_the_axes_and_the_sections(tmp_path) -> None:
     path = write(tmp_path, GOOD)
-    overrides = [
-        "scheduling.name=vkc",
-        "sweep.seed={grid: [1, 2]}",
-        "tune.max_concurrent=1",
-        "name=other",
-        "max_rounds=7",
-    ]
-    file = load_sweep(path, overrides)
+    axis = "sweep.seed={grid: [1, 2]}"
+    file = load_sweep(path, ["scheduling.name=vkc", axis, "tune.max_concurrent=1", "name=other", "max_rounds=7"])
     assert (file.name, file.tune.max_concurrent) == ("other", 1)
-    trials = expand(file)
-    assert {(t.config.scheduling.name, t.config.seed, t.config.max_rounds) for t in trials} == {
-        ("vkc", 1, 7),
-        ("vkc", 2, 7),
-    }
+    configs = [trial.config for trial in expand(file)]
+    assert {(c.scheduling.name, c.seed, c.max_rounds) for c in configs} == {("vkc", 1, 7), ("vkc", 2, 7)}
 
 
 def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
@@ -360,11 +348,8 @@ def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smok
         ("fashion_mnist", "official"), ("cifar10", "official"),
     ]  # fmt: skip
     (trial,) = expand(smoke(file))
-    assert (trial.config.data.name, trial.config.data.split, trial.config.data.validation) == (
-        "synthetic",
-        "stratified",
-        100,
-    )
+    data = trial.config.data
+    assert (data.name, data.split, data.validation) == ("synthetic", "stratified", 100)
     with pytest.raises(ConfigError, match="digits', which has one split only"):
         expand(load_sweep(None, [*words[:2], "sweep.data.name={grid: [fashion_mnist, digits]}"]))
 

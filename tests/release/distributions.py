@@ -8,14 +8,12 @@
 3. Each is installed into a new virtual environment outside the checkout. There `hflray --version`, `hflray doctor`, the
    quickstart and a report run, and every module and the shipped sweep files are found inside the environment.
 
-Each step is a line with its seconds. All output stands in ``build/release/log.txt``, and the seconds in
-``build/release/steps.json``. ``--quick`` leaves step 3 out.
+Each step is a line with its seconds. All output stands in ``build/release/log.txt``. ``--quick`` leaves step 3 out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -185,7 +183,7 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
         ReleaseError: something is wrong with one of them.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("hflray-*"), out / "log.txt", out / "steps.json"):
+    for old in (*out.glob("hflray-*"), out / "log.txt"):
         old.unlink(missing_ok=True)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     with ExitStack() as stack:
@@ -206,7 +204,6 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
             if kind in kinds and not quick:
                 (scratch / kind).mkdir()
                 use(steps, kind, distribution, version, scratch / kind)
-        (out / "steps.json").write_text(json.dumps(steps.seconds, indent=2) + "\n", encoding="utf-8")
         return steps.seconds
 
 
