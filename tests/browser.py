@@ -18,9 +18,8 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--remote-debugging-port=0",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--remote-debugging-port=0",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
 

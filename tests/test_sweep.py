@@ -357,9 +357,7 @@ def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smok
 @pytest.mark.parametrize(
     ("text", "overrides", "fact"),
     [
-        ("", ["max_rounds=9"], "above 9"),
-        ("", ["max_rounds=8"], "above 9"),
-        ("", ["max_rounds=ten"], "above 9"),
+        *(("", [f"max_rounds={value}"], "above 9") for value in (9, 8, "ten")),
         ("", ["max_rounds=12", "seed=1"], "max_rounds alone"),
         ("sweep: {max_rounds: {grid: [1, 2]}}", ["max_rounds=12"], "sweep.max_rounds"),
         ("task: assignment", ["max_rounds=12"], "task assignment"),

@@ -236,7 +236,7 @@ def make_work(folder: Path, devices: int, source: str | None, model: str = "pape
 
 
 def contestants(
-    work: Path, cpus: Sequence[int], kernel: str, only: Sequence[str] | None, missing: dict[str, str] | None = None
+    work: Path, cpus: Sequence[int], kernel: str, only: Sequence[str] | None, missing: dict[str, str]
 ) -> list[Contestant]:
     """Return the contestants of `only`; `missing` gets the reason of each that has no environment."""
     count = len(cpus)
@@ -272,7 +272,7 @@ def contestants(
         try:
             python = environment(name, False)
         except RuntimeError as error:
-            if missing is not None and (only is None or title.split()[0] in only):
+            if only is None or title.split()[0] in only:
                 missing[title] = f"no environment: {error}"
         else:
             everyone.append(Contestant(title, [command(script, workers * threads, python=python)], workers, threads))

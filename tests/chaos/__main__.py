@@ -23,13 +23,7 @@ from tests.chaos.fault import draw
 from tests.chaos.shim import has_compiler
 from tests.chaos.sweep import SWEEPS
 
-KINDS = {
-    "world": "the sweep in a living world",
-    "inside": "the sweep with all that varies inside a round",
-    "asynchronous": "the sweep in a living world under an asynchronous cloud",
-    "population": "a population",
-    "search": "a search",
-}
+KINDS = ("world", "inside", "asynchronous", "population", "search")  # of sweeps/
 
 
 def main() -> int:
@@ -37,8 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
-    for kind, what in KINDS.items():
-        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break {what}")
+    for kind in KINDS:
+        parser.add_argument(
+            f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break sweeps/{kind}.yaml"
+        )
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")

@@ -17,20 +17,10 @@ KILL, CUT, STOP, CLOCK, FULL, TWO = "kill", "kill inside a write", "stop", "cloc
 KILLS = (KILL, CUT)
 STOP_S = 20.0
 BLOCK = (
-    *[(KILL, "driver")] * 4,
-    *[(KILL, "trial")] * 2,
-    *[(KILL, "device actor")] * 2,
-    (KILL, "edge actor"),
-    (KILL, "raylet"),
-    (KILL, "gcs"),
-    (KILL, "mlflow"),
-    *[(CUT, "driver")] * 3,
-    (CUT, "trial"),
-    (CUT, "mlflow"),
-    (STOP, None),
-    (FULL, "driver"),
-    ("clock or two", "driver"),
-)
+    *[(KILL, "driver")] * 4, *[(KILL, "trial")] * 2, *[(KILL, "device actor")] * 2, (KILL, "edge actor"),
+    (KILL, "raylet"), (KILL, "gcs"), (KILL, "mlflow"), *[(CUT, "driver")] * 3, (CUT, "trial"), (CUT, "mlflow"),
+    (STOP, None), (FULL, "driver"), ("clock or two", "driver"),
+)  # fmt: skip
 STOPPABLE = ("driver", "trial", "device actor", "raylet", "gcs", "mlflow")
 MAX_CHANGE = 12  # an armed change is one of the next dozen: a round has about that many
 CLOCK_STEPS_S = (-86400.0, -3600.0, -30.0, 30.0, 3600.0, 86400.0)

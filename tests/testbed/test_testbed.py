@@ -21,21 +21,12 @@ from tests.testbed.plans import CORES, EDGES, FITTED, MODEL_BYTES, SETTINGS, clo
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
-def can_play() -> bool:
-    """Return whether this machine carries a testbed."""
-    try:
-        machine.check()
-    except ConfigError:
-        return False
-    return True
-
-
-needs_root = pytest.mark.skipif(not can_play(), reason="needs root, iproute2 and the cpu controller of cgroup v1")
-
-
-@needs_root
 @pytest.mark.slow
 def test_a_killed_testbed_leaves_no_process_and_the_next_one_plays(tmp_path) -> None:
+    try:
+        machine.check()
+    except ConfigError as error:
+        pytest.skip(str(error))
     words = [sys.executable, "-m", "tests.testbed", "--short", "-o", str(tmp_path / "log.csv")]
     killed = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert killed.stderr is not None
