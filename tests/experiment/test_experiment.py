@@ -133,15 +133,16 @@ SAVED = {  # the settings of a run, and the round after which it is saved
     "all that varies inside a round": (INSIDE, 2),
     "privacy": (PRIVATE, 2),
     "a validation part": (("data.validation=60", "scheduling.name=fedavg"), 1),
-    "tdma": (("cost.access.name=tdma", "scheduling.name=ikc"), 1),
-    "tdma that fades": (("cost.access.name=tdma", "world.fading={name: rayleigh, coherence_s: 0.5}"), 1),
-    "ofdma": (("cost.access.name=ofdma", "scheduling.name=power_of_choice"), 1),
-    "broadcast": (("cost.download.name=broadcast", "clock.cloud={semi_synchronous: {period_s: 3}}", "max_rounds=2"), 1),
-    "unicast to edges": (("cost.download.name=unicast", "clock.edge={asynchronous: {}}"), 1),
-    "unicast": (("cost.download.name=unicast", "clock.cloud={asynchronous: {}}", "scheduling.name=oort"), 1),
-    "unicast and regions": (
-        ("cost.download.name=unicast", "tree={region: {count: 2, iterations: 2}}", "allocation.coupling=joint"), 1
-    ),
+    **{name: (("model.name=logistic", "scheduling.name=fedavg", *settings), 1) for name, settings in {
+        "tdma": ("cost.access.name=tdma", "scheduling.name=ikc"),
+        "tdma that fades": ("cost.access.name=tdma", "world.fading={name: rayleigh, coherence_s: 0.5}"),
+        "ofdma": ("cost.access.name=ofdma", "scheduling.name=power_of_choice"),
+        "broadcast": ("cost.download.name=broadcast", "clock.cloud={semi_synchronous: {period_s: 3}}"),
+        "unicast to edges": ("cost.download.name=unicast", "clock.edge={asynchronous: {}}"),
+        "unicast": ("cost.download.name=unicast", "clock.cloud={asynchronous: {}}", "scheduling.name=oort"),
+        "regions": ("cost.download.name=unicast", "tree={region: {count: 2, iterations: 2}}",
+                    "allocation.coupling=joint"),
+    }.items()},
 }  # fmt: skip
 
 
