@@ -55,13 +55,14 @@ def compare(
         if problem:
             raise HflrayError(f"--open: {problem}")
         return
-    if opens:
-        raise ConfigError("--open: got it with statistics; accepted: with a sweep's closing table; leave it out")
+    for option, given in (("--open", opens), ("--tracking-uri", tracking_uri)):
+        if given:
+            raise ConfigError(f"{option}: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
 
     console = new_console()
     with waiting(console, "reading runs", quiet=not console.is_terminal):
-        result = contest(read(sweeps, results, tracking_uri), against, metric)
+        result = contest(read(sweeps, results), against, metric)
     console.print(result.table)
     if out is not None:
         for path in write(result, out):

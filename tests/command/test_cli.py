@@ -41,7 +41,7 @@ def test_the_help_names_every_subcommand_with_its_summary(capsys, monkeypatch) -
     assert code == 0
     squeezed = " ".join(out.split())
     for name, entry in COMMANDS.items():
-        assert f"{name} {entry.summary}" in squeezed
+        assert f"{name} {entry['summary']}" in squeezed
     assert "--install-completion" in out
 
 
@@ -49,7 +49,7 @@ def test_the_help_names_every_subcommand_with_its_summary(capsys, monkeypatch) -
 def test_a_summary_says_what_the_command_says(name: str) -> None:
     """The first words of the command's own help and of its summary in the table are the same."""
     own = load(name).help.split()
-    assert own[:2] == COMMANDS[name].summary.split()[:2]
+    assert own[:2] == COMMANDS[name]["summary"].split()[:2]
 
 
 @pytest.mark.parametrize(

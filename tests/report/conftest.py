@@ -1,4 +1,4 @@
-"""A finished sweep for the report's tests: two schedulers, two seeds, two rounds, in MLflow and in the journal."""
+"""A finished sweep for the report's tests: two schedulers, two seeds, two rounds, in the journal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
     file: SweepFile = load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", *AXES])
     folder = SweepFolder(root / f"{NAME}-20260101-000000", file, default_uri(root), "hflray", True)
     folder.save()
-    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
+    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, sinks=())
     for trial in expand(file):
         tracker.start(trial.name, trial.name, trial.config, {})
         with Experiment(trial.config) as experiment:
@@ -47,12 +47,6 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
 
 
 @pytest.fixture(scope="session")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the address of an MLflow without these runs, whose database takes seconds to make."""
-    return f"sqlite:///{tmp_path_factory.mktemp('elsewhere')}/other.db"
-
-
-@pytest.fixture(scope="session")
 def sweep(results: Path) -> SweepRecord:
-    """Return the sweep as read from MLflow."""
+    """Return the sweep as read from its journal."""
     return read_sweep(results, NAME)
