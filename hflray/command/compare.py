@@ -11,6 +11,7 @@ import typer
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.terminal.app import HELP, exit_code, single
+from hflray.support.terminal.options import RESULTS, Results
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
 from hflray.sweep.compare import show
 
@@ -35,7 +36,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a CSV, a LaTeX table and a figure to this folder.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    results: Results = RESULTS,
     opens: Annotated[
         bool, typer.Option("--open", help="Open the sweep's charts in the browser, if MLflow's server runs.")
     ] = False,

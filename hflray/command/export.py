@@ -9,6 +9,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.options import RESULTS, Results
 
 FORMS = ("csv", "parquet")
 app = single()
@@ -21,7 +22,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="The file; default: SWEEP.csv or SWEEP.parquet.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    results: Results = RESULTS,
 ) -> None:
     """Write the rounds of a sweep as one table: run, seed, the settings that differ, round, and all metrics.
 

@@ -18,6 +18,7 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support.files import write
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
+from hflray.support.terminal.options import RESULTS, Results
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.text import as_file_stem
 
@@ -42,9 +43,7 @@ class ShowByDefault(Commands):
 
 app = group(cls=ShowByDefault)
 
-Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="DIR", help="Read exports instead of the results.")]
-DEFAULT_RESULTS = Path("hflray_results")
 
 
 @app.callback()
@@ -115,7 +114,7 @@ def show(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: report/ in the sweep's folder.")
     ] = None,
-    results: Results = DEFAULT_RESULTS,
+    results: Results = RESULTS,
 ) -> None:
     """Figures, tables and one page of a sweep (the default command)."""
     from hflray import metrics, registry
@@ -176,7 +175,7 @@ def explain(
         str | None, typer.Option(help="The run's sweep; default: the latest sweep that has a run of this name.")
     ] = None,
     source: From = None,
-    results: Results = DEFAULT_RESULTS,
+    results: Results = RESULTS,
 ) -> None:
     """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
     from hflray.report.detail import explain as explained
