@@ -32,7 +32,16 @@ from hflray.report.exports import (
 )
 from hflray.report.runs import SweepRecord
 from tests.report import fabricated
-from tests.report.test_runs import assert_same_sweep
+
+
+def assert_same_sweep(one: SweepRecord, other: SweepRecord) -> None:
+    assert [run.name for run in one.runs] == [run.name for run in other.runs]
+    for left, right in zip(one.runs, other.runs, strict=True):
+        pd.testing.assert_frame_equal(left.rounds, right.rounds, check_dtype=False)
+        assert left.devices is not None
+        assert right.devices is not None
+        pd.testing.assert_frame_equal(left.devices, right.devices)
+        assert left.config.model_copy(update={"tracking": right.config.tracking}) == right.config
 
 
 def test_an_export_holds_the_whole_sweep_and_no_local_paths(sweep, tmp_path) -> None:
