@@ -10,34 +10,13 @@ from hflray.errors import ConfigError
 from hflray.support.reader import fit, parse_json
 from hflray.support.text import one_line
 from hflray.tracking.journal import Journal, RunTables, ending_of, rounds_of, run_of
-from hflray.tracking.mlflow import client_of, last_step, quoted
+from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
 
 
-@dataclass(frozen=True)
-class LoggedRun:
-    """A run in MLflow.
-
-    Attributes:
-        run_id, name, status: MLflow's.
-        rounds: the number of the last round.
-        values: the last value of each metric.
-        error: why the run failed, or None.
-        stopped: why the run was stopped early, or None.
-    """
-
-    run_id: str
-    name: str
-    status: str
-    rounds: int
-    values: dict[str, float]
-    error: str | None
-    stopped: str | None = None
-
-
-def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRun]]:
-    """Return the id of the MLflow experiment, and the runs of a sweep in the order of their start.
+def run_ids_of(uri: str, experiment: str, sweep: str) -> tuple[str, list[str]]:
+    """Return MLflow's id of an experiment, and those of a sweep's runs in the order of their start.
 
     Raises:
         ConfigError: the store does not answer, or has no runs of the sweep.
@@ -46,20 +25,15 @@ def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRu
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
         query = f"tags.`hflray.sweep` = {quoted(sweep)}"
-        found = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
+        runs = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
     except Exception as error:
         raise ConfigError(f"MLflow at {one_line(uri)} does not answer ({reason(error)}); start that server") from error
-    if stored is None or not found:
+    if stored is None or not runs:
         raise ConfigError(
             f"MLflow at {one_line(uri)} has no runs of {one_line(sweep)}; send them with "
             "python -m hflray.tracking sync FOLDER"
         )
-    runs = []
-    for run in found:
-        info, rounds = run.info, last_step(client, run, 0)
-        error, stopped = run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
-        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), error, stopped))
-    return str(stored.experiment_id), runs
+    return str(stored.experiment_id), [run.info.run_id for run in runs]
 
 
 @dataclass(frozen=True)

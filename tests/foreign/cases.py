@@ -107,14 +107,11 @@ def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
 
 
 def from_results(place: Path, rng: random.Random) -> int:
-    from hflray.tracking.history import LoggedRun
-
     kind = rng.random()
     if kind < 0.5:
         return report(place, rng, "--results", str(place))
     if kind < 0.6:
-        runs = [LoggedRun("0" * 32, "a", "FINISHED", 2, {"test/accuracy": 0.5}, None)]
-        with mock.patch("hflray.sweep.compare.read_runs", return_value=("0", runs)):
+        with mock.patch("hflray.sweep.compare.run_ids_of", return_value=("0", ["0" * 32])):
             named = ("--tracking-uri", "sqlite:///x.db")  # the sample's database is elsewhere
             return _command("hflray.command.compare:app", NAME, "--results", str(place), *named)
     if kind < 0.8:

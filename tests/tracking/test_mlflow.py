@@ -30,7 +30,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import checkpoint
-from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
+from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
 from hflray.tracking import mlflow as module
 from tests.conftest import small_config
 from tests.disks import small_disk_at
@@ -287,8 +287,8 @@ def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
         tracker = Tracker(default_uri(results), "names", name, results / name)
         tracker.start("t1", SCRIPT, small_config(), {"hflray.task": IMAGE})
         assert tracker.close()
-    _, (run,) = read_runs(default_uri(results), "names", name)
-    assert run.name == SCRIPT
+    _, (run_id,) = run_ids_of(default_uri(results), "names", name)
+    assert MlflowClient(default_uri(results)).get_run(run_id).info.run_name == SCRIPT
 
 
 @pytest.mark.parametrize("name", ["""a'"b""", "x\\"])

@@ -22,7 +22,7 @@ from hflray.tracking import (
     default_uri,
     main,
     read_journal,
-    read_runs,
+    run_ids_of,
     sender,
     titles,
 )
@@ -158,8 +158,9 @@ def test_tags_of_the_end_are_set_and_known_after_a_restart(open_tracker, results
     again = open_tracker("tagged")
     assert again.close()
     assert again.run_ids(["t1", "unknown"]) == tracker.run_ids()
-    (run,) = read_runs(default_uri(results), "tests", "tagged")[1]
-    assert (run.status, run.stopped, run.error) == ("FINISHED", "asha after round 3", None)
+    _, (run_id,) = run_ids_of(default_uri(results), "tests", "tagged")
+    run = MlflowClient(default_uri(results)).get_run(run_id)
+    assert (run.info.status, run.data.tags["hflray.stopped"]) == ("FINISHED", "asha after round 3")
 
 
 # ``hflray sync``.
