@@ -47,6 +47,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow  # twelve runs with Ray; tests/tune has each part of it
 @pytest.mark.timeout(900)
 def test_a_plan_that_is_broken_off_goes_on_and_recommends_a_run(tmp_path) -> None:
     """Two values of H and two assigners; the first start ends after a run, and the second tries all four settings."""

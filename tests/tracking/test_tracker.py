@@ -22,7 +22,6 @@ from hflray.tracking import (
     default_uri,
     main,
     read_journal,
-    run_ids_of,
     sender,
     titles,
 )
@@ -70,17 +69,6 @@ def test_a_second_tracker_receives_everything(open_tracker, diary, tmp_path) -> 
     assert second_tracker.calls[0] == ("connect",)
     assert [call[0] for call in second_tracker.calls][-2:] == ["artifact", "end"]
     assert tracker.seen_at() == ["Read the diary on my desk"]
-
-
-def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
-    tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
-    tracker.start("t1", "x", small_config(), {})
-    tracker.round("t1", 1, {"accuracy": 0.25})
-    tracker.artifact("t1", "tables")
-    tracker.finish("t1")
-    assert tracker.close()
-    assert [(round.number, round.values) for round in tracker.journal.rounds("t1")] == [(1, {"accuracy": 0.25})]
-    assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
 
 
 def test_messages_name_trackers_by_their_titles(diary) -> None:
@@ -135,6 +123,7 @@ def test_runs_are_read_again_from_the_journal(tmp_path) -> None:
             schedule = {"devices": [0, 1], "edges": [step, 0], "bandwidth_hz": [1.0, 2.0], "cpu_hz": [3.0, 4.0]}
             tracker.round(key, step, {"accuracy": step / 10}, schedule, devices)
     tracker.finish("done")
+    assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
     done, half = read_journal(tmp_path)
     assert (done.status, half.status) == ("FINISHED", "RUNNING")
     for run in (done, half):
@@ -148,19 +137,6 @@ def test_runs_are_read_again_from_the_journal(tmp_path) -> None:
         assert run.values == {"accuracy": 0.2}
     with pytest.raises(ConfigError, match="holds no run"):
         read_journal(tmp_path / "nothing")
-
-
-def test_tags_of_the_end_are_set_and_known_after_a_restart(open_tracker, results) -> None:
-    tracker = open_tracker("tagged")
-    tracker.start("t1", "x", small_config(), {})
-    tracker.finish("t1", tags={"hflray.stopped": "asha after round 3"})
-    assert tracker.close()
-    again = open_tracker("tagged")
-    assert again.close()
-    assert again.run_ids(["t1", "unknown"]) == tracker.run_ids()
-    _, (run_id,) = run_ids_of(default_uri(results), "tests", "tagged")
-    run = MlflowClient(default_uri(results)).get_run(run_id)
-    assert (run.info.status, run.data.tags["hflray.stopped"]) == ("FINISHED", "asha after round 3")
 
 
 # ``hflray sync``.

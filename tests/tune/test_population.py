@@ -561,6 +561,7 @@ def toy(params: dict[str, Any], place: str) -> None:
         tune.report({"round": index, "metrics": {metrics.ACCURACY: accuracy}, **entry})
 
 
+@pytest.mark.slow  # two starts of Ray; all other tests have `FakeTune` in its place
 def test_tune_runs_a_killed_population_to_the_same_bits(unbroken, tmp_path) -> None:
     """Ten lines are the rounds up to the first exchange of five members on two CPUs, and then come its two lines."""
     for kill in (11, math.inf):
