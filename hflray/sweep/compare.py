@@ -182,9 +182,12 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
     folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
     experiment_id, run_ids = run_ids_of(folder.uri, folder.experiment, folder.path.name)
     console, journal = new_console(), Journal(folder.path)
-    entries = {key: journal.entries(key) for key in journal.run_keys()}
-    by_start = sorted(entries, key=lambda key: next((entry["start"] for entry in entries[key] if "start" in entry), 0))
-    outcomes = [Outcome.of(key, entries[key]) for key in by_start]
+    began = []
+    for key in journal.run_keys():
+        entries = journal.entries(key)
+        start_ms = next((entry["start"] for entry in entries if "start" in entry), 0)
+        began.append((start_ms, Outcome.of(key, entries)))
+    outcomes = [outcome for _, outcome in sorted(began, key=lambda pair: pair[0])]
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, table_of, folder.file.labels))
     for line in comparison_lines(folder, experiment_id, run_ids):
