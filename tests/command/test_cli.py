@@ -11,7 +11,8 @@ import pytest
 
 from hflray import __version__
 from hflray.command import cli
-from hflray.command.cli import COMMANDS, load, main
+from hflray.command.cli import COMMANDS, load
+from tests.command.calls import caller
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
@@ -21,11 +22,7 @@ MODULES = {
 }  # fmt: skip
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+call = caller()
 
 
 def start(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
