@@ -56,7 +56,6 @@ OTHER_WRITERS = {
     ("support/store.py", "write"): "an object of a bucket shows only when all of it has arrived",
     ("tune/driver.py", "_copy"): "a temporary folder, whose files become a checkpoint",
     ("training/start.py", "make_token"): "a token, unless another process has made one meanwhile",
-    ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
     ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",
     ("tracking/artifacts.py", "write"): "a temporary folder, whose files a tracker copies",
     ("tracking/mlflow.py", "write"): "a temporary folder, whose files MLflow copies",

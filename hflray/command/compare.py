@@ -56,8 +56,8 @@ def compare(
         if problem:
             raise HflrayError(f"--open: {problem}")
         return
-    for option, given in (("--open", opens), ("--tracking-uri", tracking_uri)):
-        if given:
+    for option, value in (("--open", opens), ("--tracking-uri", tracking_uri)):
+        if value:
             raise ConfigError(f"{option}: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
 

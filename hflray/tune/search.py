@@ -153,7 +153,7 @@ class _Setting:
         self.left = 0
 
 
-class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
+class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
     """Suggests the runs of a search: those that have begun, then later seeds, then the first seeds of new settings.
 
     Without ``tune.search.seeds`` each trial is a setting of its own with one run, and equal ones may be drawn. Else the
@@ -285,11 +285,11 @@ class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for
         """Tell Optuna the mean figure of a setting all of whose runs have ended."""
         if setting.left or setting.due:
             return
-        told = {RESULT: sum(setting.figures) / len(setting.figures)} if setting.figures else None
+        result = {RESULT: sum(setting.figures) / len(setting.figures)} if setting.figures else None
         if setting.draw:
-            self._optuna.on_trial_complete(setting.draw, told, error=told is None)
-        elif told is not None:
-            self._optuna.add_evaluated_point(self._placed(setting.values), told[RESULT])
+            self._optuna.on_trial_complete(setting.draw, result, error=result is None)
+        elif result is not None:
+            self._optuna.add_evaluated_point(self._placed(setting.values), result[RESULT])
 
 
 def _domain(axis: Axis) -> Any:

@@ -24,7 +24,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Round, Run
 from hflray.tune.launch import NAME, TRIAL, VALUES
 from hflray.tune.plan import Tried, plan_file, settings_of
-from hflray.tune.search import RESULT, DrawnTrial, Halving, Search, drawn, figure
+from hflray.tune.search import RESULT, DrawnTrial, Halving, SettingSearch, drawn, figure
 
 ROOT = Path(__file__).parents[2]
 ACCURACY, SETTINGS, SEARCHES = 0.8, 24, 20
@@ -71,7 +71,7 @@ def plan(limits: Mapping[str, float], seed: int) -> tuple[Tried, int]:
     assert file.tune.search is not None
     with tempfile.TemporaryDirectory() as folder:
         journal, runs = Journal(Path(folder)), 0
-        search, halving = Search(file, [], journal.write), Halving(file, 12, journal)
+        search, halving = SettingSearch(file, [], journal.write), Halving(file, 12, journal)
         while (asked := search.suggest(str(runs))) != Searcher.FINISHED:
             assert isinstance(asked, dict)
             trial, name = SimpleNamespace(config=asked), asked[TRIAL][NAME]

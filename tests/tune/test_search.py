@@ -17,7 +17,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
-from hflray.tune.search import RESULT, WORST, Halving, Search, drawn, figure, worst
+from hflray.tune.search import RESULT, WORST, Halving, SettingSearch, drawn, figure, worst
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
 
@@ -58,8 +58,8 @@ def journal(tmp_path) -> Journal:
     return Journal(tmp_path)
 
 
-def start(file: SweepFile, journal: Journal) -> Search:
-    return Search(file, drawn(journal, file), Lines(journal))
+def start(file: SweepFile, journal: Journal) -> SettingSearch:
+    return SettingSearch(file, drawn(journal, file), Lines(journal))
 
 
 def ask(searcher: Searcher, trial_id: str) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_trials_of_an_older_hflray_are_known_by_their_settings(journal) -> None:
 
 
 def test_tune_pickles_nothing_of_a_search_or_of_halving(journal) -> None:
-    searcher = Search(sweep(), [], lambda name, entry: None)
+    searcher = SettingSearch(sweep(), [], lambda name, entry: None)
     assert pickle.loads(pickle.dumps(searcher)) == ""
     assert pickle.loads(pickle.dumps(Halving(halved(), 9, journal))) == ""
 
@@ -255,7 +255,7 @@ def test_tune_makes_the_trials_that_a_search_still_needs(ray_session, journal, t
             def __reduce__(self) -> tuple[Any, ...]:
                 return str, ()
 
-        searcher = Search(file, drawn(journal, file), lines)
+        searcher = SettingSearch(file, drawn(journal, file), lines)
         tune.Tuner(
             tune.with_resources(tune.with_parameters(toy, rounds=2 if unended else 3), {"cpu": 1}),
             tune_config=tune.TuneConfig(search_alg=searcher, num_samples=searcher.remaining, max_concurrent_trials=1),
@@ -328,9 +328,9 @@ def settings_sweep(samples: int = 3, *overrides: str) -> SweepFile:
     )
 
 
-def run_settings(file: SweepFile, journal: Journal, most: int = 99) -> tuple[Search, list[dict[str, Any]]]:
+def run_settings(file: SweepFile, journal: Journal, most: int = 99) -> tuple[SettingSearch, list[dict[str, Any]]]:
     """Run a search one run after another; H = 2 misses its target. Return it, and the parameters of its runs."""
-    searcher, lines = Search(file, drawn(journal, file), Lines(journal)), Lines(journal)
+    searcher, lines = SettingSearch(file, drawn(journal, file), Lines(journal)), Lines(journal)
     made = list[dict[str, Any]]()
     while len(made) < most and (asked := searcher.suggest(str(len(made)))) != Searcher.FINISHED:
         assert isinstance(asked, dict)
@@ -375,11 +375,11 @@ def test_a_search_of_settings_goes_on_where_it_was_broken_off(journal, begun) ->
     values = [str(trial[VALUES]) for trial in (*made, *more[1:])]
     assert len(values) == len(set(values))
     assert run_settings(file, journal)[1] == []
-    assert Search(file, drawn(journal, file), Lines(journal)).remaining == 0
+    assert SettingSearch(file, drawn(journal, file), Lines(journal)).remaining == 0
 
 
 def test_a_search_of_settings_waits_for_a_first_seed_before_it_ends(journal) -> None:
-    searcher = Search(settings_sweep(1), [], Lines(journal))
+    searcher = SettingSearch(settings_sweep(1), [], Lines(journal))
     assert isinstance(searcher.suggest("a"), dict)
     assert searcher.suggest("b") is None
     searcher.on_trial_complete("a", {RESULT: 2.0})
