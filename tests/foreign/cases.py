@@ -101,11 +101,9 @@ def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
 def from_results(place: Path, rng: random.Random) -> int:
     kind = rng.random()
     if kind < 0.5:
-        with mock.patch("hflray.report.runs.read_histories", side_effect=samples.no_server):
-            return report(place, rng, "--results", str(place))
+        return report(place, rng, "--results", str(place))
     if kind < 0.6:
-        runs = [LoggedRun("0" * 32, "a", "FINISHED", 2, {"test/accuracy": 0.5}, None)]
-        with mock.patch("hflray.sweep.compare.read_runs", return_value=("0", runs)):
+        with mock.patch("hflray.sweep.compare.run_ids_of", return_value=("0", ["0" * 32])):
             named = ("--tracking-uri", "sqlite:///x.db")  # the sample's database is elsewhere
             return _command("hflray.command.compare:app", NAME, "--results", str(place), *named)
     if kind < 0.8:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hflray.assignment.policy import SHIPPED as ASSIGNER
-from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.report.exports import _read_tables, content_of, export, files_of, records_of
 from hflray.rl.solved_fleets import prepare
@@ -106,8 +105,3 @@ def state_of(folder: Path) -> dict[str, Any]:
     checkpoints = Checkpoints(str(folder), sorted(path.name for path in (folder / "checkpoints").iterdir())[-1])
     with checkpoints.open(2) as place:
         return checkpoint.load(place / "state")
-
-
-def no_server(*arguments: object) -> None:
-    """Stand in for MLflow."""
-    raise ConfigError("MLflow does not answer; start that server")
