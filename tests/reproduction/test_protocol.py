@@ -170,13 +170,15 @@ def test_an_exhibit_is_found_by_its_sweep() -> None:
     assert exhibit_of(sweep("mine", [])) is None
 
 
-def test_the_page_has_the_answers_of_the_exports() -> None:
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.renewed(text) == text, "python -m tests.reproduction.page renews it"
+def test_the_pages_have_the_answers_of_the_exports() -> None:
+    claims, summary = page.CLAIMS.read_text(encoding="utf-8"), page.SUMMARY.read_text(encoding="utf-8")
+    assert page.renewed(claims) == claims, "python -m tests.reproduction.page renews it"
+    assert page.summarised(summary, claims) == summary, "python -m tests.reproduction.page renews it"
+    assert summary.count("| not settled |") == 1
 
 
 def test_every_export_of_a_paper_is_on_the_page() -> None:
-    listed = [name for names in page.ANSWERS.findall(page.PAGE.read_text(encoding="utf-8")) for name in names.split()]
+    listed = [name for names in page.ANSWERS.findall(page.CLAIMS.read_text(encoding="utf-8")) for name in names.split()]
     ours = {shown.config for shown in paper("zhang").exhibits.values()}  # RESULTS.md has these, but their quick forms
     exported = {place.name for place in exports_in(page.RESULTS)}
     assert sorted(listed) == sorted((page.exhibits().keys() & exported) - ours)

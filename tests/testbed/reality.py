@@ -158,10 +158,9 @@ def bill(tables: Tables, rows: pd.DataFrame, folder: Path) -> tuple[list[str], R
 
 
 class Comparison(NamedTuple):
-    """All configurations with their held-out rounds, the tables of `USERS`, and the answer of `hflray calibrate`."""
+    """All configurations with their held-out rounds, and the answer of `hflray calibrate`."""
 
     rows: list[Row]
-    users: dict[str, Tables]
     answer: Calibration
 
 
@@ -173,7 +172,7 @@ def compared(frame: pd.DataFrame, folder: Path | None = None) -> Comparison:
         played = frame[frame["local_iterations"].notna()]
         held_out = played[(played["kind"] != FITTED) | (played["turn"] > FIT_TURNS)]
         rows = [_row(rows, users, Path(scratch)) for _, rows in held_out.groupby("config")]
-        return Comparison(rows, users, answer)
+        return Comparison(rows, answer)
 
 
 def _row(rows: pd.DataFrame, users: dict[str, Tables], folder: Path) -> Row:
@@ -270,30 +269,17 @@ def summary_block(rows: list[Row]) -> str:
     )
 
 
-def configurations_block(rows: list[Row]) -> str:
-    """Return the table of configurations."""
-    cells = [
-        [
-            row.config, KINDS[row.kind], str(row.num_scheduled), str(row.batch), str(row.local_iterations),
-            f"{row.round_s:.2f}", *(f"{row.error[user]:+.1%}" for user in USERS),
-            *(f"{np.median(np.abs(part)):.1%}" for part in (row.compute, row.upload)),
-            str(round(1e3 * row.waiting_s)), str(round(1e3 * row.between_s)),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = (
-        "|held out as|H|batch|L|round, s|error|naive, one turn|naive, one step|computing|uploading|waiting, ms"
-        "|between, ms"
-    )
+def parts_block(rows: list[Row]) -> str:
+    """Return a sentence about the parts of the error."""
     unseen = groups(rows)[UNSEEN]
     between = -np.mean([row.between_s / row.round_s for row in unseen])
     waiting = -np.mean([row.waiting_s / row.round_s for row in unseen])
     mean = float(np.mean([row.error[USERS[0]] for row in unseen]))
     scaled = np.mean(np.concatenate([row.compute for row in rows if row.config == SLOWED]))
     return (
-        f"{_table(head, cells)}\nThe mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by "
-        f"what lies between turns, {_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns "
-        f"themselves. Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
+        f"The mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by what lies between turns, "
+        f"{_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns themselves. "
+        f"Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
     )
 
 
@@ -315,21 +301,6 @@ def conditions_block(frame: pd.DataFrame) -> str:
         f"{cores.median():.2f} cores in the median round, all else on {others:.2f}; the load was "
         f"{played['load'].median():.1f}.\n"
     )
-
-
-def constants_block(users: dict[str, Tables]) -> str:
-    """Return the constants of all users beside each other."""
-    tables = [tables.devices.set_index("device") for tables in users.values()]
-    cells = [
-        [
-            name, f"{users[USERS[0]].cores[name]:.3f}",
-            *(f"{1e3 * table.loc[name, 'seconds_per_sample']:.3f}" for table in reversed(tables)),
-            *(f"{1e3 * tables[0].loc[name, column]:.1f}" for column in ("step_s", "fixed_s")),
-        ]
-        for name in tables[0].index
-    ]  # fmt: skip
-    head = "|share of a core|ms a sample: one step|one turn|calibrated|ms a step|ms a turn"
-    return _table(head, cells)
 
 
 def verdicts_block(answer: Calibration) -> str:
@@ -367,8 +338,7 @@ def renewed(text: str, frame: pd.DataFrame, made: Comparison) -> str:
     """Return the page with the blocks that the log gives."""
     blocks = {
         "conditions": partial(conditions_block, frame), "summary": partial(summary_block, made.rows),
-        "configurations": partial(configurations_block, made.rows), "constants": partial(constants_block, made.users),
-        "verdicts": partial(verdicts_block, made.answer),
+        "parts": partial(parts_block, made.rows), "verdicts": partial(verdicts_block, made.answer),
     }  # fmt: skip
     return BLOCK.sub(lambda part: f"{part[1]}\n{blocks[part[2]]()}\n{part[3]}", text)
 
