@@ -234,29 +234,16 @@ def summary_block(rows: pd.DataFrame) -> str:
     )
 
 
-def configurations_block(rows: pd.DataFrame) -> str:
-    """Return the table of configurations."""
-    cells = [
-        [
-            row["config"], KINDS[row["kind"]], str(row["H"]), f"{row['batch']:.0f}", f"{row['local_iterations']:.0f}",
-            f"{row['round_s']:.2f}", *(f"{row[user]:+.1%}" for user in USERS),
-            *(f"{np.median(np.abs(row[part])):.1%}" for part in ("compute", "upload")),
-            *(str(round(1e3 * row[part])) for part in ("waiting_s", "between_s")),
-        ]
-        for row in rows.to_dict("records")
-    ]  # fmt: skip
-    head = (
-        "|held out as|H|batch|L|round, s|error|naive, one turn|naive, one step|computing|uploading|waiting, ms"
-        "|between, ms"
-    )
+def parts_block(rows: pd.DataFrame) -> str:
+    """Return a sentence about the parts of the error."""
     unseen = groups(rows)[UNSEEN]
     between, waiting = (-(unseen[part] / unseen["round_s"]).mean() for part in ("between_s", "waiting_s"))
     mean = float(unseen[USERS[0]].mean())
     scaled = np.mean(np.concatenate(rows.loc[rows["config"] == SLOWED, "compute"].tolist()))
     return (
-        f"{_table(head, cells)}\nThe mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by "
-        f"what lies between turns, {_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns "
-        f"themselves. Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
+        f"The mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by what lies between turns, "
+        f"{_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns themselves. "
+        f"Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
     )
 
 
@@ -278,21 +265,6 @@ def conditions_block(frame: pd.DataFrame) -> str:
         f"{cores.median():.2f} cores in the median round, all else on {others:.2f}; the load was "
         f"{played['load'].median():.1f}.\n"
     )
-
-
-def constants_block(users: dict[str, Tables]) -> str:
-    """Return the constants of all users beside each other."""
-    tables = [tables.devices.set_index("device") for tables in users.values()]
-    cells = [
-        [
-            name, f"{users[USERS[0]].cores[name]:.3f}",
-            *(f"{1e3 * table.loc[name, 'seconds_per_sample']:.3f}" for table in reversed(tables)),
-            *(f"{1e3 * tables[0].loc[name, column]:.1f}" for column in ("step_s", "fixed_s")),
-        ]
-        for name in tables[0].index
-    ]  # fmt: skip
-    head = "|share of a core|ms a sample: one step|one turn|calibrated|ms a step|ms a turn"
-    return _table(head, cells)
 
 
 def verdicts_block(answer: Calibration) -> str:
@@ -330,8 +302,7 @@ def renewed(text: str, frame: pd.DataFrame, made: Comparison) -> str:
     """Return the page with the blocks that the log gives."""
     blocks = {
         "conditions": partial(conditions_block, frame), "summary": partial(summary_block, made.rows),
-        "configurations": partial(configurations_block, made.rows), "constants": partial(constants_block, made.users),
-        "verdicts": partial(verdicts_block, made.answer),
+        "parts": partial(parts_block, made.rows), "verdicts": partial(verdicts_block, made.answer),
     }  # fmt: skip
     return BLOCK.sub(lambda part: f"{part[1]}\n{blocks[part[2]]()}\n{part[3]}", text)
 
