@@ -260,9 +260,9 @@ def test_actors_that_rest_serve_the_next_of_their_shape_and_a_lost_one_is_replac
     assert second.pool.devices is resting
     np.testing.assert_array_equal(second.train_round(1, start, DEVICES, EDGES), expected)
     second.close()
-    ray.kill(resting[0])
     again = hierarchy(job, data)
     assert again.pool is second.pool
+    ray.kill(resting[0])
     np.testing.assert_array_equal(again.train_round(1, start, DEVICES, EDGES), expected)
     again.close()
     third = hierarchy(job, data, num_actors=1)
