@@ -49,12 +49,14 @@ class JointCost(QuotaScheduler):
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
 
-    max_wait: int | None = option(2, whole, 0)
+    max_wait: int | None = 2
     coupling: str = option("per_edge", one_of, get_args(Coupling))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole("scheduling.num_scheduled", self.num_scheduled, 1, MOST)
+        if self.max_wait is not None:
+            whole("scheduling.options.max_wait", self.max_wait, 0)
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
