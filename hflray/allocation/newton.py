@@ -65,7 +65,8 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
     )
     if not (valid and residual <= MAX_RESIDUAL):
         return None
-    return Allocation(*per_device, *per_edge, np.full(fleet.num_edges, work.delay_weight), residual, gap)
+    (b, f, pi), (mu, tau) = per_device, per_edge
+    return Allocation(b, f, pi, mu, tau, np.full(fleet.num_edges, work.delay_weight), residual, gap)
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
@@ -150,7 +151,8 @@ def _to_allocation(
     devices, filled = np.empty((3, len(problem.order))), np.zeros((3, num_edges))
     devices[:, problem.order] = feasible.bandwidth_hz, feasible.cpu_hz, np.exp(unknowns.log_delay_price)
     filled[:, problem.present] = np.exp(unknowns.log_bandwidth_price), feasible.delay_s, weight
-    return Allocation(*devices, *filled, residual, gap)
+    (b, f, pi), (mu, tau, price) = devices, filled
+    return Allocation(b, f, pi, mu, tau, price, residual, gap)
 
 
 def solve_batch(

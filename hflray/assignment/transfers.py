@@ -86,7 +86,8 @@ def blank_place(slot: IntArray, num_edges: int) -> CandidateState:
     h, m = len(slot), num_edges
     visits = Visits(np.zeros(m, dtype=np.intp), np.full(h, -1), np.zeros(1, dtype=np.intp))
     members = np.empty((m, h), dtype=np.intp)  # most of it is never touched, and so takes no memory
-    return CandidateState(slot, members, np.zeros(m, dtype=np.intp), *np.zeros((2, h)), *np.zeros((4, m)), visits)
+    (x, y), (price, deadline, energy, delay) = np.zeros((2, h)), np.zeros((4, m))
+    return CandidateState(slot, members, np.zeros(m, dtype=np.intp), x, y, price, deadline, energy, delay, visits)
 
 
 class Guest(NamedTuple):

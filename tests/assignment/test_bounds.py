@@ -43,7 +43,7 @@ def test_brute_force_refuses_large_rounds():
 def test_the_bound_is_below_the_optimum_of_small_instances():
     rng = np.random.default_rng(0)
     tightness = []
-    for seed in range(40):
+    for seed in range(25):
         fleet, devices = small_round(seed)
         work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-2, 2), cloud_hop=bool(seed % 2))
         best, value = brute_force(fleet, work, devices)
