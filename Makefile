@@ -81,9 +81,6 @@ lock: ## Write cluster/requirements.lock again (pins stay if they can; UPGRADE=-
 chaos: ## Break small sweeps at random moments until 100 kills, and compare them with an unbroken run (CHAOS='--kills 20')
 	$(PYTHON) -m tests.chaos $(CHAOS)
 
-long: ## Measure what grows over 2,000 rounds of a trial and over 300 trials of a sweep (LONG='--rounds 500')
-	$(PYTHON) -m tests.chaos.long $(LONG)
-
 release: ## Build the sdist and the wheel, check them, and use each in a new environment (RELEASE=--quick: no installation)
 	$(PYTHON) -m pip install -q -e '.[release]'
 	@$(PYTHON) -m tests.release $(RELEASE)

@@ -450,7 +450,10 @@ class Schedule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", _indices("devices", self.devices))
         object.__setattr__(self, "edges", _indices("assignment", self.edges))
-        _check_lengths(self.devices, self.edges)
+        if len(self.devices) != len(self.edges):
+            raise ConfigError(
+                f"assignment: {len(self.edges)} edges for {len(self.devices)} devices; give one edge for each device"
+            )
 
     def __iter__(self) -> Iterator[IntArray]:
         return iter((self.devices, self.edges))
@@ -546,22 +549,18 @@ def downloads(
 
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
     """Return `devices` and `assignment` as index arrays (H,); raise a ConfigError that names the first bad index."""
-    chosen = _existing("devices", devices, fleet.num_devices, "device")
-    edges = _existing("assignment", assignment, fleet.num_edges, "edge")
-    _check_lengths(chosen, edges)
+    chosen, edges = Schedule(devices, assignment)  # type: ignore[arg-type]
+    for name, kind, indices, count in (
+        ("devices", "device", chosen, fleet.num_devices), ("assignment", "edge", edges, fleet.num_edges),
+    ):  # fmt: skip
+        bad = np.flatnonzero((indices < 0) | (indices >= count))
+        if bad.size:
+            raise ConfigError(f"{name}[{bad[0]}]: {kind} {indices[bad[0]]} does not exist; accepted: 0 to {count - 1}")
     if chosen.size == 0:
         raise ConfigError("devices: the list is empty; at least one device must be scheduled")
     if len(np.unique(chosen)) != chosen.size:
         raise ConfigError("devices: a device is listed twice; each may be scheduled once a round")
     return chosen, edges
-
-
-def _existing(name: str, numbers: ArrayLike, count: int, kind: str) -> IntArray:
-    indices = _indices(name, numbers)
-    bad = np.flatnonzero((indices < 0) | (indices >= count))
-    if bad.size:
-        raise ConfigError(f"{name}[{bad[0]}]: {kind} {indices[bad[0]]} does not exist; accepted: 0 to {count - 1}")
-    return indices
 
 
 def _indices(name: str, numbers: ArrayLike) -> IntArray:
@@ -570,11 +569,6 @@ def _indices(name: str, numbers: ArrayLike) -> IntArray:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ConfigError(f"{name}: got shape {array.shape} of {array.dtype}; a 1-D array of integer indices is needed")
     return array.astype(np.intp)
-
-
-def _check_lengths(devices: IntArray, edges: IntArray) -> None:
-    if devices.shape != edges.shape:
-        raise ConfigError(f"assignment: {edges.size} edges for {devices.size} devices; give one edge for each device")
 
 
 def round_cost(

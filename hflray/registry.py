@@ -221,6 +221,11 @@ def _table(kind: Kind) -> dict[str, str]:
     return table | BUILTIN[kind]
 
 
+def _place(kind: Kind, name: str) -> str:
+    """Return where a name leads, as ``module:thing``, or an empty text; only an unknown name needs the entry points."""
+    return BUILTIN[kind].get(name) or _table(kind).get(name, "")
+
+
 def register(kind: Kind, name: str, implementation: Any) -> None:
     """Add a name in this process, as a notebook does for a class in one of its cells.
 
@@ -248,7 +253,7 @@ def names(kind: Kind) -> list[str]:
 
 def is_registered(kind: Kind, name: str) -> bool:
     """Return whether a name is built in, added, or begins with a registered prefix; a reference is not."""
-    listed = name in _table(kind) and not name.endswith(":")
+    listed = bool(_place(kind, name)) and not name.endswith(":")
     return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
@@ -302,7 +307,7 @@ def resolve(kind: Kind, name: str) -> Any:
     prefix = _prefix(kind, name)
     if prefix:
         return partial(_registered(kind, prefix), name.removeprefix(prefix))
-    if name in _table(kind):
+    if _place(kind, name):
         return _registered(kind, name)
     thing = references.load(name)
     if not callable(thing):
@@ -319,11 +324,11 @@ def resolve(kind: Kind, name: str) -> Any:
 def _prefix(kind: Kind, name: str) -> str:
     """Return the registered prefix of a name, such as ``torchvision:``, or an empty text."""
     prefix = f"{name.partition(':')[0]}:"
-    return prefix if prefix in _table(kind) and len(name) > len(prefix) else ""
+    return prefix if len(name) > len(prefix) and _place(kind, prefix) else ""
 
 
 def _registered(kind: Kind, name: str) -> Any:
-    module, _, attribute = _table(kind)[name].partition(":")
+    module, _, attribute = _place(kind, name).partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

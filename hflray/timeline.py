@@ -7,7 +7,7 @@ are equations (9) to (14) of the paper, that is, those of `hflray.cost.round_cos
 An *edge iteration* is one of the Q passes in which the devices of an edge compute, send their models and are averaged.
 A *row* is one device in one edge iteration. Times are seconds since the start of the round.
 
-* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of the `EdgeRule`,
+* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of ``clock.edge``,
   whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
@@ -21,22 +21,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import metrics
-from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
+from hflray.clock.edge_rule import WAITS, arrivals, nth_arrival_s
 from hflray.clock.semi_synchronous import Period
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Durations", "EdgeRule", "Ends", "Hops", "Period", "Runs", "Timeline", "timeline"]
+__all__ = ["Durations", "Ends", "Hops", "Period", "Timeline", "timeline"]
 
 ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and rounding must not discard one of them
 
@@ -154,36 +155,20 @@ class Ends:
         return cls(np.full(num_devices, np.inf), np.full(num_devices, np.inf), np.full(num_edges, np.inf))
 
 
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """What an asynchronous round has beside the columns of its timeline, which are those of devices in turns of edges.
-
-    A device in two turns has two columns. Only rows that end in the round are in the timeline, as a whole, and rows
-    that began before the round start before 0. What a device spends is divided among rounds by the time.
-
-    Attributes:
-        turn: the number of the edge's turn since the first round, from 0, (H,).
-        version: the version of the global model from which the turn began, (H,).
-        spent_j: joules that the device spends in this round on this turn, (H,), J.
-        busy_s: seconds for which it computes and sends for this turn in this round, (H,), s.
-        updates: what the cloud received, a row for each edge's model: its edge, turn and version, when the edge began
-            and ended to send (s since the start of the round), its staleness and its share, (U, 7).
-        staleness, share: those of the rows that an asynchronous edge has mixed in by the end of the round, (Q, H) each;
-            NaN elsewhere; None: edges wait.
-    """
-
-    turn: IntArray
-    version: IntArray
-    spent_j: FloatArray
-    busy_s: FloatArray
-    updates: FloatArray
-    staleness: FloatArray | None = None
-    share: FloatArray | None = None
+# What the columns of `Timeline.updates` are.
+UPDATES = ("edge", "turn", "version", "start_s", "end_s", "staleness", "share")
+# The columns of `Timeline.table` that are no decimal numbers.
+_INDICES = ("edge", "turn", "edge_iteration", "device", "version", "staleness")
+_KINDS: dict[str, type[Any]] = {**dict.fromkeys(_INDICES, int), "counts": bool}
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What happens in a round. Arrays (Q, H) hold a row for each edge iteration and scheduled device.
+    """What happens in a round, as columns: a row for each edge iteration and scheduled device, in arrays (Q, H).
+
+    In a round whose cloud, or whose edges, do not wait, a column of these arrays is a device in a turn of an edge, so
+    that a device in two turns has two. Only rows that end in the round are there, as a whole, and rows that began
+    before the round start before 0. What a device spends is divided among rounds by the time.
 
     Attributes:
         devices, edges: scheduled devices and the edge of each, (H,).
@@ -206,11 +191,19 @@ class Timeline:
         delay_s: T, s.
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
-        runs: what an asynchronous round has beside; None in any other round.
         region_delay_s: when the model of each region has reached the cloud, (R,), s.
         region_energy_j: what its edges and its own hop take, (R,), J.
         received_s: when a device has the model and begins to compute, (Q, H), s; NaN as `start_s`; None: at once.
         download_j: joules of the edge for the row's download, which `energy_j` does not have, (Q, H), J; None: nothing.
+        turn: the number of the edge's turn since the first round, from 0, (H,). This and what follows is None where all
+            wait.
+        version: the version of the global model from which the turn began, (H,).
+        turn_j: joules that the device spends in this round on this turn, (H,), J.
+        turn_s: seconds for which it computes and sends for this turn in this round, (H,), s.
+        updates: what the cloud received, a row for each edge's model: its edge, turn and version, when the edge began
+            and ended to send (s since the start of the round), its staleness and its share, (U, 7).
+        staleness, share: those of the rows that an asynchronous edge has mixed in by the end of the round, (Q, H) each;
+            NaN elsewhere.
     """
 
     devices: IntArray
@@ -232,11 +225,24 @@ class Timeline:
     delay_s: float
     message_bits: float
     device_bits: float
-    runs: Runs | None = None
     region_delay_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     region_energy_j: FloatArray = field(default_factory=lambda: np.zeros(0))
     received_s: FloatArray | None = field(default=None, metadata=QUIET)
     download_j: FloatArray | None = field(default=None, metadata=QUIET)
+    turn: IntArray | None = field(default=None, metadata=QUIET)
+    version: IntArray | None = field(default=None, metadata=QUIET)
+    turn_j: FloatArray | None = field(default=None, metadata=QUIET)
+    turn_s: FloatArray | None = field(default=None, metadata=QUIET)
+    updates: FloatArray | None = field(default=None, metadata=QUIET)
+    staleness: FloatArray | None = field(default=None, metadata=QUIET)
+    share: FloatArray | None = field(default=None, metadata=QUIET)
+
+    @classmethod
+    def of_state(cls, saved: Mapping[str, Any]) -> Self:
+        """Return the timeline of its values as `hflray.experiment.record.restored` returns them."""
+        values = dict(saved)
+        runs = values.pop("runs", None) or {}  # until hflray 0.3 the columns of turns were a part of their own
+        return cls(**values, **{{"spent_j": "turn_j", "busy_s": "turn_s"}.get(name, name): runs[name] for name in runs})
 
     @property
     def total_j(self) -> float:
@@ -246,14 +252,12 @@ class Timeline:
     @property
     def spent_j(self) -> FloatArray:
         """What each device spends in the round, (H,), J."""
-        return np.asarray(self.energy_j.sum(axis=0)) if self.runs is None else self.runs.spent_j
+        return np.asarray(self.energy_j.sum(axis=0)) if self.turn_j is None else self.turn_j
 
     @property
     def busy_s(self) -> FloatArray:
         """How long each device computes and sends in the round, (H,), s."""
-        if self.runs is not None:
-            return self.runs.busy_s
-        return np.asarray(np.nansum(self.end_s - self.start_s, axis=0))
+        return np.asarray(np.nansum(self.end_s - self.start_s, axis=0)) if self.turn_s is None else self.turn_s
 
     def downloads(self, bits: float, together: bool) -> dict[str, float]:
         """Return the glossary's metrics of downloads of so many bits each, which those of an edge may share."""
@@ -306,46 +310,35 @@ class Timeline:
         return weight
 
     def table(self) -> dict[str, list[Any]]:
-        """Return the rows that started as columns ready for JSON, by edge, edge iteration and device."""
+        """Return the rows that started as columns ready for JSON, by edge, edge iteration and device.
+
+        Each upload of an edge that does not wait for others is a row after them, without a device.
+        """
         iteration, row = np.nonzero(np.isfinite(self.start_s))
         order = np.lexsort((self.devices[row], iteration, self.edges[row]))
         iteration, row = iteration[order], row[order]
-        runs, zeros = self.runs, np.zeros(len(row), dtype=int)
-
-        def listed(table: NDArray[Any]) -> list[Any]:
-            values = table[iteration, row].tolist()
-            return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
-
-        columns: dict[str, list[Any]] = {
-            "edge": self.edges[row].tolist(),
-            "turn": (zeros if runs is None else runs.turn[row]).tolist(),
-            "edge_iteration": iteration.tolist(),
-            "device": self.devices[row].tolist(),
-        }
+        # Where all wait, all begin with the round's global model.
+        zeros = np.zeros(len(self.devices), dtype=np.intp)
+        turn, version = (zeros if column is None else column for column in (self.turn, self.version))
         more = () if self.download_j is None else ("received_s", "download_j")
-        for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts", *more):
-            columns[name] = listed(self.participates if name == "counts" else getattr(self, name))
-        # In a synchronous round all begin with the round's global model.
-        columns["version"] = (zeros if runs is None else runs.version[row]).tolist()
-        if runs is None:
-            return columns
-        staleness, share = (
-            np.full(self.start_s.shape, np.nan) if of is None else of for of in (runs.staleness, runs.share)
-        )
-        columns["staleness"] = [None if value is None else int(value) for value in listed(staleness)]
-        return _with_updates(columns | {"share": listed(share)}, runs)
+        rows = {name: getattr(self, name) for name in ("start_s", "computed_s", "end_s", "energy_j", "bits")}
+        rows |= {"counts": self.participates, **{name: getattr(self, name) for name in more}}
+        columns: dict[str, NDArray[Any]] = {
+            "edge": self.edges[row], "turn": turn[row], "edge_iteration": iteration, "device": self.devices[row],
+            **{name: values[iteration, row] for name, values in rows.items()}, "version": version[row],
+        }  # fmt: skip
+        if self.updates is not None and self.staleness is not None and self.share is not None:
+            columns |= {"staleness": self.staleness[iteration, row], "share": self.share[iteration, row]}
+            added = dict(zip(UPDATES, self.updates.T, strict=True))
+            added |= {"computed_s": added["start_s"], "counts": np.ones(len(self.updates))}
+            nothing = np.full(len(self.updates), np.nan)
+            columns = {name: np.concatenate([column, added.get(name, nothing)]) for name, column in columns.items()}
+        return {name: _listed(column, _KINDS.get(name, float)) for name, column in columns.items()}
 
 
-def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[Any]]:
-    """Return a table in which each upload of an edge is a row, too, without a device."""
-    updates = runs.updates
-    edge, turn, version, begin_s, end_s, staleness, share = updates.T
-    added: dict[str, list[Any]] = {
-        "edge": edge.astype(int).tolist(), "turn": turn.astype(int).tolist(), "version": version.astype(int).tolist(),
-        "computed_s": begin_s.tolist(), "start_s": begin_s.tolist(), "end_s": end_s.tolist(),
-        "staleness": staleness.astype(int).tolist(), "share": share.tolist(), "counts": [True] * len(updates),
-    }  # fmt: skip
-    return {name: column + added.get(name, [None] * len(updates)) for name, column in columns.items()}
+def _listed(column: NDArray[Any], kind: type[Any]) -> list[Any]:
+    """Return a column of a table as JSON holds it; None stands for NaN."""
+    return [None if math.isnan(value) else kind(value) for value in column.tolist()]
 
 
 ROWS: dict[str, Any] = {  # the columns of rows in a timeline, and what stands where there is no row
@@ -387,7 +380,7 @@ def timeline(
     durations: Durations,
     hops: Hops,
     *,
-    rule: EdgeRule | None = None,
+    rule: EdgeClockConfig = WAITS,
     planned_s: ArrayLike | None = None,
     ends: Ends | None = None,
     period: Period | None = None,
@@ -400,7 +393,7 @@ def timeline(
         work: Q and z.
         durations: what each edge iteration takes as it happens.
         hops: the upload of each edge, which also gives the number of edges.
-        rule: when an edge iteration ends; None: when all have arrived.
+        rule: when an edge iteration ends.
         planned_s: planned duration of each edge's iteration, (M,), s, for a rule with `deadline`; None: that of
             `durations`, where these are equal in all iterations.
         ends: when devices vanish and edges fail; None: never.
@@ -411,7 +404,6 @@ def timeline(
     """
     chosen, at = schedule
     weight = np.asarray(samples, dtype=np.float64)
-    rule = rule or EdgeRule()
     count, num_edges = len(chosen), len(hops.delay_s)
     ends = ends or Ends.never(count, num_edges)
     limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
@@ -422,7 +414,7 @@ def timeline(
             planned_s = _largest_of(durations.iteration_s, at, num_edges)
         limit_s = np.minimum(limit_s, rule.deadline * np.asarray(planned_s, dtype=np.float64))
     assigned = np.bincount(at, minlength=num_edges)
-    needed = rule.arrivals(assigned)
+    needed = arrivals(rule, assigned)
 
     rows: list[dict[str, NDArray[Any]]] = []
     above = _Above(hops, ends.fail_s)

@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.checkout import copy_tracked
+
 ROOT = Path(__file__).parents[1]
 PAGES = (Path("README.md"), Path("docs/start/tutorial.md"))
 LEFT_TO_CI = "<!-- test command -->"
@@ -91,35 +93,19 @@ def run(block: Block, folder: Path, home: Path, limit_s: float = LIMIT_S) -> Out
     kept |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     kept |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_", "REQUESTS_"))}
     env = kept | {"HOME": str(home), "PATH": f"{folder / '.venv' / 'bin'}:{kept['PATH']}", "COLUMNS": "100"}
-    command = (
-        ["bash", "-euo", "pipefail", "-c", block.text] if block.language == "bash" else ["python", "-c", block.text]
-    )
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=limit_s, check=False,
-        )  # fmt: skip
-        return Outcome(block, time.monotonic() - begin, done.returncode, done.stdout)
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        return Outcome(block, time.monotonic() - begin, 124, output)
-
-
-def copy_tracked(folder: Path) -> None:
-    """Copy the tracked files of this checkout, with their present contents, to `folder`."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in filter(None, listing.stdout.split("\0")):
-        target = folder / name
-        if (ROOT / name).is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
+    words = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else ["python", "-c"]
+    done = subprocess.run(
+        ["timeout", str(limit_s), *words, block.text], cwd=folder, env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    return Outcome(block, time.monotonic() - begin, done.returncode, done.stdout)
 
 
 def run_page(page: Path, folder: Path) -> list[Outcome]:
     """Run the blocks of a page in a copy of the checkout below `folder`, up to the first that fails."""
     checkout, home = folder / "hflray", folder / "home"
     home.mkdir(parents=True)
-    copy_tracked(checkout)
+    copy_tracked(ROOT, checkout)
     outcomes = []
     for block in blocks((ROOT / page).read_text(encoding="utf-8")):
         if not block.runs:

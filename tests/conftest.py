@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
@@ -21,18 +22,10 @@ settings.register_profile("hflray", deadline=None)
 settings.load_profile("hflray")
 
 SMALL = (
-    "max_rounds=3",
-    "data.name=digits",
-    "fleet.num_devices=12",
-    "fleet.num_edges=3",
-    "scheduling.num_scheduled=6",
-    "scheduling.num_clusters=5",
-    "assignment.name=geographic",
-    "training.local_iterations=1",
-    "training.edge_iterations=2",
-    "training.batch_size=16",
-    "training.backend=serial",
-)
+    "max_rounds=3", "data.name=digits", "fleet.num_devices=12", "fleet.num_edges=3", "scheduling.num_scheduled=6",
+    "scheduling.num_clusters=5", "assignment.name=geographic", "training.local_iterations=1",
+    "training.edge_iterations=2", "training.batch_size=16", "training.backend=serial",
+)  # fmt: skip
 
 
 FIFTHS = 5
@@ -95,6 +88,12 @@ def small_config(*overrides: str) -> ExperimentConfig:
     return load_config(None, [*SMALL, *overrides])
 
 
+def own_module(name: str) -> str:
+    """Return the text of a module of a user's own, from own.yaml."""
+    text: str = yaml.safe_load(Path(__file__).with_name("own.yaml").read_text(encoding="utf-8"))[name]
+    return text
+
+
 def says(text: str, *facts: str) -> bool:
     """Return whether a message has these facts, each after the one before; a test of a message names its facts only."""
     return re.search(".*".join(map(re.escape, facts)), text, re.DOTALL) is not None
@@ -103,6 +102,8 @@ def says(text: str, *facts: str) -> bool:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """Run one Ray for the whole test session, with 2 CPUs and a fictitious GPU for tests of its reservation."""
+    if "HFLRAY_TEST_WITHOUT_RAY" in os.environ:
+        pytest.skip("tests/mutants runs none that starts Ray")
     import ray
 
     ray.shutdown()  # an example may have started one

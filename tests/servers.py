@@ -44,8 +44,7 @@ class MlflowServer:
         """Start the server, and return whether it answers within some seconds."""
         command = [
             sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port),
-            "--workers", "1",
-            "--backend-store-uri", f"sqlite:///{self._store / 'server.db'}",
+            "--workers", "1", "--backend-store-uri", f"sqlite:///{self._store / 'server.db'}",
             "--artifacts-destination", str(self._store / "server-artifacts"),
         ]  # fmt: skip
         # The server's job runner has a dozen processes that no test needs.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,35 +24,6 @@ def test_the_names_of_the_metrics_stay():
     assert constants == {*rest, metrics.ASSIGNMENT_GAP, *agents}
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
-
-
-SCOPES = ("round/", "battery/", "privacy/", "update/", "compression/", "total/", "edge/", "wall/", "clustering/",
-          "assigner/ratio/")  # fmt: skip
-PACKAGE = Path(metrics.__file__).parent
-
-
-def name_literals(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of the string literals of a module that are a metric's name or the scope of one.
-
-    The names of random streams, which are arguments of `stream`, do not count: a new name would change results.
-    """
-    tree = ast.parse(source)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    streams = {id(arg) for call in calls if getattr(call.func, "id", "") == "stream" for arg in call.args}
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and (text in metrics.METRICS or text in SCOPES) and id(node) not in streams:
-            yield node.lineno, text
-
-
-def test_only_the_glossary_has_literals_of_names():
-    literals = [
-        f"{path.relative_to(PACKAGE)}:{line}: '{text}'"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path != PACKAGE / "support" / "glossary.py"
-        for line, text in name_literals(path.read_text(encoding="utf-8"))
-    ]
-    assert literals == []
 
 
 def test_every_constant_is_the_name_of_its_row():

@@ -29,13 +29,7 @@ PUBLIC = {
     "fading": "Fading", "mobility": "Mobility", "access": "Access", "compute": "Compute", "download": "Download",
     "observer": "Observer",
 }  # fmt: skip
-FUNCTIONS = {
-    "model",
-    "loss",
-    "metric",
-    "fleet",
-    "figure",
-}  # a network extends torch's class, and the others are functions
+FUNCTIONS = {"model", "loss", "metric", "fleet", "figure"}  # a network extends torch's class
 
 
 def names_for_type_checkers() -> set[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
@@ -20,6 +21,7 @@ from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, IntArray
+from hflray.support.private import cache_folder
 
 __all__ = [
     "Allocation",
@@ -117,7 +119,11 @@ def _check_words(method: str, coupling: str) -> None:
 
 
 def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:
-    """Compile the kernels of `allocate_round`, unless they are on the disk, by allocating one device to one edge."""
+    """Compile the kernels of `allocate_round`, unless they are on the disk, by allocating one device to one edge.
+
+    Of several trials that start on a machine, one compiles, and the others wait and load what it has made.
+    """
     if setting.method in ("newton", "fixed_cpu") and not is_general(fleet, work):
-        with suppress(InfeasibleError):  # this device need not be one that a round schedules
+        # The device need not be one that a round schedules.
+        with FileLock(cache_folder("kernels") / "compiling.lock"), suppress(InfeasibleError):
             allocate_round(fleet, work, [0], [0], setting.method, setting.coupling)

@@ -19,12 +19,14 @@ In all three an update is that of an edge. Here s(τ) = (1 + τ)^−e, or by a h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from hflray.config.clock import AsynchronousConfig, AsynchronousEdgeConfig
 
+Way = tuple[float, int, Any]  # when something under way ends, the number of its edge or device, and what it is
 MIXING, STEP = 0.6, 1.0  # a without and with a buffer
 
 
@@ -93,6 +95,18 @@ class Asynchrony:
             return self.mixing / self.buffer * self.damping(staleness)
         relative = weight / mean_weight if self.weighs else 1.0
         return min(1.0, self.mixing * relative * self.damping(staleness))
+
+
+def in_order(ways: list[Way], goes_on: Callable[[], bool]) -> Iterator[Any]:
+    """Yield what is under way, in the order of time, as long as it `goes_on`; the lower number wins ties.
+
+    Args:
+        ways: a heap of what is under way; the caller may push to it in between, and what is left at the end is there.
+        goes_on: whether another may end.
+    """
+    heapq.heapify(ways)
+    while ways and goes_on():
+        yield heapq.heappop(ways)[-1]
 
 
 def fedat_shares(updates: Mapping[int, int]) -> dict[int, float]:

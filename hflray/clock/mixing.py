@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hflray.clock.asynchronous import Asynchrony
+from hflray.clock.asynchronous import Asynchrony, Way, in_order
 
 
 class Pass(NamedTuple):
@@ -108,34 +108,28 @@ def mix_turn(
         mean_weight: D̄.
     """
     members, busy = set(devices), {way.device for way in waiting}
-    ways = [(way.end_s, way.device, way) for way in waiting if way.arrives]
-    heapq.heapify(ways)
+    ways: list[Way] = [(way.end_s, way.device, way) for way in waiting if way.arrives]
     mixes: list[MixedArrival] = []
     begun: list[Pass] = []
-    last_s = begin_s
+    now_s = begin_s
 
-    def start(device: int, moment_s: float) -> float:
-        """Begin a pass; return when the edge knows that it is lost, or when it began."""
+    def start(device: int, moment_s: float) -> None:
         made = begin(device, moment_s)
-        if made is None:
-            return moment_s
-        made = made._replace(version=version)
-        begun.append(made)
-        if made.arrives:
-            heapq.heappush(ways, (made.end_s, device, made))
-        return moment_s if made.arrives else made.known_s
+        if made is not None:
+            begun.append(made._replace(version=version))
+            heapq.heappush(ways, (made.end_s if made.arrives else made.known_s, device, begun[-1]))
 
     for device in devices:
         if device not in busy:
-            last_s = max(last_s, start(device, begin_s))
-    moment_s = begin_s
-    while ways and len(mixes) < rule.updates:
-        _, device, arrival = heapq.heappop(ways)
-        moment_s, staleness = max(begin_s, arrival.end_s), version - arrival.version
-        mixes.append(MixedArrival(arrival, moment_s, staleness, rule.share(arrival.weight, mean_weight, staleness)))
+            start(device, begin_s)
+    for arrival in in_order(ways, lambda: len(mixes) < rule.updates):
+        now_s = max(now_s, arrival.end_s if arrival.arrives else arrival.known_s)
+        if not arrival.arrives:
+            continue
+        staleness = version - arrival.version
+        mixes.append(MixedArrival(arrival, now_s, staleness, rule.share(arrival.weight, mean_weight, staleness)))
         version += 1
-        if len(mixes) < rule.updates and device in members:
-            last_s = max(last_s, start(device, moment_s))
-    end_s = moment_s if len(mixes) == rule.updates else max(moment_s, last_s)
-    under_way = tuple(arrival for *_, arrival in sorted(ways, key=lambda way: way[:2]))
-    return MixedTurn(tuple(mixes), tuple(begun), under_way, version, end_s)
+        if len(mixes) < rule.updates and arrival.device in members:
+            start(arrival.device, now_s)
+    under_way = tuple(way for *_, way in sorted(ways, key=lambda way: way[:2]) if way.arrives)
+    return MixedTurn(tuple(mixes), tuple(begun), under_way, version, now_s)

@@ -18,7 +18,7 @@ class Period:
 
     Attributes:
         period_s: P, s.
-        iteration_s: what an edge iteration takes as planned, (M,), s (`EdgeRule.planned_s`).
+        iteration_s: what an edge iteration takes as planned, (M,), s (`hflray.clock.edge_rule.planned_s`).
         max_iterations: the most edge iterations; None: no limit.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,29 +38,7 @@ DATA = {
     "next_token": ("pydoc_topics", "{name: gru, options: {embedding: 4, hidden: 8}}"),
 }
 OF_DATA = ("partition", "model", "loss", "metric")  # the kinds for which it matters what is learned
-# What is tried of each kind.
-TRIED: dict[str, str] = {
-    "scheduler": "round 1 planned, state saved",
-    "assigner": "round 1 planned",
-    "dataset": "loaded and dealt to devices",
-    "partition": "dealt to devices",
-    "model": "a batch forward and backward",
-    "loss": "two samples and a batch",
-    "metric": "the whole test set",
-    "local_rule": "a step of some devices",
-    "aggregator": "a step of some devices combined",
-    "compressor": "a step of some devices sent",
-    "availability": "asked at two moments, state saved",
-    "fading": "factors drawn twice",
-    "mobility": "moved, state saved",
-    "observer": "a round planned and recorded, state saved",
-    "access": "uploads with several shares",
-    "compute": "edge iterations with several settings",
-    "download": "a download of some devices",
-    "sink": "a run of two rounds",
-    "fleet": "made for 8 devices and 2 edges",
-    "figure": "drawn from a run of two rounds",
-}
+TRIED: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 app = single()
 
@@ -110,12 +89,11 @@ def kinds_of(thing: Any) -> list[Kind]:
     """
     from torch import nn
 
-    bases: dict[Kind, type[Any]] = {
-        "scheduler": hflray.Scheduler, "local_rule": hflray.LocalRule, "aggregator": hflray.Aggregator,
-        "compressor": hflray.Compressor, "availability": hflray.Availability, "fading": hflray.Fading,
-        "mobility": hflray.Mobility, "observer": hflray.Observer, "sink": hflray.Sink, "access": hflray.Access,
-        "compute": hflray.Compute, "download": hflray.Download,
-    }  # fmt: skip
+    extended: tuple[Kind, ...] = (
+        "scheduler", "local_rule", "aggregator", "compressor", "availability", "fading", "mobility", "observer", "sink",
+        "access", "compute", "download",
+    )  # fmt: skip
+    bases = {kind: getattr(hflray, kind.title().replace("_", "")) for kind in extended}
     if isinstance(thing, type) and not issubclass(thing, nn.Module):
         of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]
         by_method: dict[str, Kind] = {"assign": "assigner", "__call__": "partition"}

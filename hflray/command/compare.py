@@ -11,6 +11,7 @@ import typer
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.terminal.app import HELP, exit_code, single
+from hflray.support.terminal.options import RESULTS, Results
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
 from hflray.sweep.compare import show
 
@@ -35,7 +36,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a CSV, a LaTeX table and a figure to this folder.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    results: Results = RESULTS,
     opens: Annotated[
         bool, typer.Option("--open", help="Open the sweep's charts in the browser, if MLflow's server runs.")
     ] = False,
@@ -55,13 +56,14 @@ def compare(
         if problem:
             raise HflrayError(f"--open: {problem}")
         return
-    if opens:
-        raise ConfigError("--open: got it with statistics; accepted: with a sweep's closing table; leave it out")
+    for option, value in (("--open", opens), ("--tracking-uri", tracking_uri)):
+        if value:
+            raise ConfigError(f"{option}: got it with statistics; accepted: with a sweep's closing table; leave it out")
     from hflray.report.contest import contest, read, write
 
     console = new_console()
     with waiting(console, "reading runs", quiet=not console.is_terminal):
-        result = contest(read(sweeps, results, tracking_uri), against, metric)
+        result = contest(read(sweeps, results), against, metric)
     console.print(result.table)
     if out is not None:
         for path in write(result, out):

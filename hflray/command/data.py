@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hflray.support.terminal.app import HELP, group
+from hflray.support.terminal.options import DataRoot
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.terminal.tables import TextTable
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 ARCHIVES_MB = {"fashion_mnist": 31, "cifar10": 170}  # what torchvision downloads
 
 app = group()
-Root = Annotated[Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")]
 
 
 @app.callback()
@@ -28,7 +28,7 @@ def overview() -> None:
 
 
 @app.command("list", context_settings=HELP)
-def listing(root: Root = None) -> None:
+def listing(root: DataRoot = None) -> None:
     """List the data sets by name, and which of them are here."""
     from hflray import registry
     from hflray.config import WITH_A_SPLIT
@@ -52,7 +52,7 @@ def listing(root: Root = None) -> None:
 @app.command(context_settings=HELP)
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names, or paths ending in .npz.")],
-    root: Root = None,
+    root: DataRoot = None,
     official: Annotated[
         bool, typer.Option("--official", help="Fashion-MNIST in its official split, even if the other one is here.")
     ] = False,

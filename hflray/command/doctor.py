@@ -21,6 +21,7 @@ from rich.text import Text
 
 from hflray.errors import HflrayError
 from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.options import RESULTS, DataRoot, Results
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.terminal.tables import fold
 from hflray.training.machine import memory_bytes
@@ -188,10 +189,8 @@ app = single()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out Ray's start.")] = False,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
-    ] = None,
+    results: Results = RESULTS,
+    data_root: DataRoot = None,
 ) -> None:
     """Check versions, memory, disk, Ray and data sets of this machine, and say what to mend.
 

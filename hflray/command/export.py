@@ -9,6 +9,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.options import RESULTS, Results
 
 FORMS = ("csv", "parquet")
 app = single()
@@ -21,8 +22,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="The file; default: SWEEP.csv or SWEEP.parquet.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server; default: the one of the sweep.")] = None,
+    results: Results = RESULTS,
 ) -> None:
     """Write the rounds of a sweep as one table: run, seed, the settings that differ, round, and all metrics.
 
@@ -38,7 +38,7 @@ def command(
     from hflray.support.terminal.output import new_console, say
     from hflray.support.text import as_file_stem
 
-    record = read_sweep(results, sweep, tracking_uri)
+    record = read_sweep(results, sweep)
     path = export(record, form, out or Path(f"{as_file_stem(record.name)}.{form}"))  # type: ignore[arg-type]
     console = new_console()
     for note in record.notes:

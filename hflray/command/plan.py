@@ -13,6 +13,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
 from hflray.support.terminal.app import HELP, single, spoken
+from hflray.support.terminal.options import RESULTS, DataRoot, Results
 
 if TYPE_CHECKING:
     from hflray.support.terminal.tables import TextTable
@@ -48,8 +49,8 @@ def plan(
         str | None, typer.Option(metavar="NAME", help="Go on with a plan, by the name of its sweep or its folder.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew although such a plan is unfinished.")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data sets, as for hflray tune.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    data_root: DataRoot = None,
+    results: Results = RESULTS,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Print only failures, the table and the answer.")
     ] = False,

@@ -18,6 +18,7 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support.files import write
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
+from hflray.support.terminal.options import RESULTS, Results
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.text import as_file_stem
 
@@ -42,10 +43,7 @@ class ShowByDefault(Commands):
 
 app = group(cls=ShowByDefault)
 
-Results = Annotated[Path, typer.Option(help="Folder of the results.")]
-From = Annotated[Path | None, typer.Option("--from", metavar="DIR", help="Read exports instead of MLflow.")]
-Uri = Annotated[str | None, typer.Option(help="MLflow server; default: the one of the sweep.")]
-DEFAULT_RESULTS = Path("hflray_results")
+From = Annotated[Path | None, typer.Option("--from", metavar="DIR", help="Read exports instead of the results.")]
 
 
 @app.callback()
@@ -62,7 +60,7 @@ def overview() -> None:
     """
 
 
-def _read(name: str | None, results: Path, source: Path | None, uri: str | None, console: Console) -> SweepRecord:
+def _read(name: str | None, results: Path, source: Path | None, console: Console) -> SweepRecord:
     """Read the sweep called `name` from the results, or from the exports in `source`."""
     from hflray.report.exports import named_exports, read_exhibit
     from hflray.report.runs import read_sweep
@@ -77,7 +75,7 @@ def _read(name: str | None, results: Path, source: Path | None, uri: str | None,
     if name is None:
         raise ConfigError("SWEEP: name a sweep, or give its exports with --from DIR")
     with waiting(console, "reading runs", quiet=not console.is_terminal):
-        return read_sweep(results, name, uri)
+        return read_sweep(results, name)
 
 
 def _draw(sweep: SweepRecord, drawings: Mapping[str, str], folder: Path, missing: list[str]) -> list[Path]:
@@ -116,8 +114,7 @@ def show(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: report/ in the sweep's folder.")
     ] = None,
-    results: Results = DEFAULT_RESULTS,
-    tracking_uri: Uri = None,
+    results: Results = RESULTS,
 ) -> None:
     """Figures, tables and one page of a sweep (the default command)."""
     from hflray import metrics, registry
@@ -135,7 +132,7 @@ def show(
     requested = {name: exhibit_by_name[name] for name in figure or () if name in exhibit_by_name}
     own_drawings = {as_file_stem(short(name)): registry.check("figure", name, "--figure", list(exhibit_by_name))
                     for name in figure or () if name not in exhibit_by_name}  # fmt: skip
-    runs = _read(sweep, results, source, tracking_uri, console)
+    runs = _read(sweep, results, source, console)
     missing = list(runs.notes)
     in_results = source is None and (results / runs.title).is_dir()
     folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / as_file_stem(runs.name))
@@ -178,19 +175,16 @@ def explain(
         str | None, typer.Option(help="The run's sweep; default: the latest sweep that has a run of this name.")
     ] = None,
     source: From = None,
-    results: Results = DEFAULT_RESULTS,
-    tracking_uri: Uri = None,
+    results: Results = RESULTS,
 ) -> None:
     """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
     from hflray.report.detail import explain as explained
 
     console = new_console()
-    console.print(explained(_find_run(run, sweep, source, results, tracking_uri, console), number))
+    console.print(explained(_find_run(run, sweep, source, results, console), number))
 
 
-def _find_run(
-    run: str, sweep: str | None, source: Path | None, results: Path, uri: str | None, console: Console
-) -> RunRecord:
+def _find_run(run: str, sweep: str | None, source: Path | None, results: Path, console: Console) -> RunRecord:
     """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
     from hflray.report.exports import named_exports, read_exhibit
     from hflray.sweep.results import by_start
@@ -208,7 +202,7 @@ def _find_run(
                 f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
             )
         sweep = str(folders[0])
-    return _read(sweep, results, source, uri, console).find(run)
+    return _read(sweep, results, source, console).find(run)
 
 
 @app.command("list", context_settings=HELP)

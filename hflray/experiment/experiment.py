@@ -23,9 +23,7 @@ from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, check_once, configured_assigner
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
-from hflray.config.tree import TreeConfig
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
@@ -47,7 +45,7 @@ from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
-from hflray.training.method import check_asynchronous_cloud, check_asynchronous_edges, check_revision, check_tree
+from hflray.training.method import Sender, check_revision, check_surroundings
 from hflray.training.network_check import check_network
 from hflray.training.state import RoundResult, RoundTask, TrainingState
 from hflray.world import World
@@ -148,18 +146,12 @@ class Experiment:
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
-        self.edge_rule = EdgeRule.of(config.clock.edge)
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
         self.turns = PlannedTurns.of(config, self.work)
         self.under_way = UnderWay.first(config.fleet.num_edges)
-        if config.tree != TreeConfig():
-            check_tree(self.backend.method, config.tree.gossip is not None)
-        if config.clock.cloud.asynchronous is not None:
-            check_asynchronous_cloud(self.backend.method)
-        if config.clock.edge.asynchronous is not None:
-            check_asynchronous_edges(self.backend.method)
+        check_surroundings(self.backend.method, config)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
@@ -207,8 +199,8 @@ class Experiment:
         """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
-        device_bits = method.device_bits(sizes, statistics, self._config.round_iterations)
-        sent = device_bits, method.edge_bits(sizes, statistics), method.region_bits(sizes, statistics)
+        places: tuple[Sender, ...] = "device", "edge", "region"
+        sent = [method.sent_bits(place, sizes, statistics, self._config.round_iterations) for place in places]
         self._check_memory(sum(sizes))
         down_bits = method.download_bits(sizes, statistics, self.training.rule)
         whole = Workload.of(self._config, whole_bits, download_bits=down_bits)
@@ -364,7 +356,7 @@ class Experiment:
 
     def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
         """Return the plan of the next round, and the world after it. This advances `scheduler`."""
-        parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
+        parts = (self.scenario, self.work, self.assigner, self.allocate)
         planner = Planner(self.config, *parts, self._losses, self.turns)
         return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record, self.under_way)
 
@@ -516,7 +508,7 @@ def _counted(happens: Timeline) -> tuple[IntArray, IntArray, FloatArray]:
     """
     counted = np.flatnonzero(happens.participates.any(axis=0))
     devices, edges, delay_s = happens.devices[counted], happens.edges[counted], happens.device_delay_s[counted]
-    if happens.runs is None:
+    if happens.updates is None:
         return devices, edges, delay_s
     last = {device: row for row, device in enumerate(devices.tolist())}
     rows = np.array(sorted(last.values()), dtype=np.intp)

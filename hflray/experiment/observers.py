@@ -243,7 +243,7 @@ class Conditions(Watcher):
             if updates:
                 values[metrics.ROUND_STALENESS] = float(np.mean([update.staleness for update in updates]))
         if self._clock.edge.asynchronous is not None:
-            mixes = [mix for update in updates for mix in update.turn.mixed]
+            mixes = [mix for update in updates for mix in update.turn.mixes]
             values[metrics.ROUND_ARRIVALS] = float(len(mixes))
             if mixes:
                 values[metrics.ROUND_DEVICE_STALENESS] = float(np.mean([mix.staleness for mix in mixes]))
@@ -253,7 +253,7 @@ class Conditions(Watcher):
 def _too_few(happens: Timeline, least: int) -> int:
     """Return in how many edge iterations an edge with devices got fewer models than its aggregator needs."""
     groups = happens.edges
-    if happens.runs is not None:
-        _, groups = np.unique(np.stack([happens.edges, happens.runs.turn]), axis=1, return_inverse=True)
+    if happens.turn is not None:
+        _, groups = np.unique(np.stack([happens.edges, happens.turn]), axis=1, return_inverse=True)
     arrived = [np.bincount(groups[row]) for row in happens.participates]
     return int(sum(((counts > 0) & (counts < least)).sum() for counts in arrived))

@@ -85,7 +85,7 @@ def _planned(experiment: Experiment) -> tuple[PlannedRound, Scheduler, Scheduler
     scheduler, again = (configured_scheduler(config, clusters) for _ in range(2))
     planner = Planner(
         config, experiment.scenario, experiment.work, configured_assigner(config), experiment.allocate,
-        experiment.edge_rule, lambda devices: np.ones(len(devices)), experiment.turns,
+        lambda devices: np.ones(len(devices)), experiment.turns,
     )  # fmt: skip
     plan, _ = planner.plan(1, scheduler, experiment.world, experiment.history, None, experiment.under_way)
     return plan, scheduler, again

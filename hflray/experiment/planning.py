@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import Allocation, kept_by_limits
 from hflray.assignment import Assigner, assign_among, assign_the_rest, reachable
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
-from hflray.fleet import Fleet
 from hflray.physics.download import NoDownload
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
@@ -38,7 +36,6 @@ class Planner:
         work: the work of a round.
         assigner: chooses the edges, unless the scheduler does.
         allocate: allocates a round's bandwidth and CPU frequencies (`hflray.allocation.allocate_round`).
-        edge_rule: says how long an edge waits.
         losses: returns the mean loss of the current global model on the samples of some devices, (n,), for polls.
         turns: says what happens if cloud or edges do not wait; None: they do, or the cloud is semi-synchronous.
     """
@@ -48,7 +45,6 @@ class Planner:
     work: Workload
     assigner: Assigner
     allocate: Callable[..., Allocation]
-    edge_rule: EdgeRule
     losses: Callable[[NDArray[np.intp]], NDArray[np.float64]]
     turns: PlannedTurns | None = None
 
@@ -80,9 +76,9 @@ class Planner:
         context = self._context(scheduler, outlook, record, history)
         fleet, seed = outlook.fleet, self.config.seed
         clock = PhaseClock()
+        schedule, dropped, allocation = Schedule.of_nobody(), 0, Allocation(np.zeros(0), np.zeros(0))
+        cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
         if outlook.is_empty:
-            schedule, dropped = Schedule.of_nobody(), 0
-            allocation, cost = self._nobody(fleet)
             clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
         else:
             devices, assignment = choose_devices_and_edges(scheduler, context)
@@ -95,17 +91,19 @@ class Planner:
                 once = self.config.assignment.once
                 assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
             clock.lap("assign_s")
-            schedule = self._within_limits(fleet, Schedule(devices, assignment))
+            schedule = Schedule(devices, assignment)
+            if self.work.limits.drop:
+                stays = kept_by_limits(fleet, self.work, *schedule)
+                schedule = Schedule(schedule.devices[stays], schedule.edges[stays])
             dropped = len(devices) - len(schedule)
-            allocation, cost = self._nobody(fleet)
             if len(schedule):
                 allocation = self.allocate(fleet, self.work, *schedule)
                 cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
         poll = None if context.poll is None else context.poll.cost
         played = None
         if self.turns is None:
-            semi = self.config.clock.cloud.semi_synchronous
-            happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule, semi)
+            edge, semi = self.config.clock.edge, self.config.clock.cloud.semi_synchronous
+            happens = world.happens(outlook, self.work, schedule, allocation, cost, edge, semi)
             billed = poll
         else:
             ready_s = 0.0 if poll is None else poll.delay_s
@@ -124,18 +122,6 @@ class Planner:
         polled = None if context.poll is None or world.battery is None else context.poll.devices
         planned = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps, played)
         return planned, later
-
-    def _nobody(self, fleet: Fleet) -> tuple[Allocation, RoundCost]:
-        """Return the allocation and the bill of a round in which nobody trains."""
-        cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
-        return Allocation(np.zeros(0), np.zeros(0)), cost
-
-    def _within_limits(self, fleet: Fleet, schedule: Schedule) -> Schedule:
-        """Return the schedule without the devices that cannot meet the limits, where these leave devices out."""
-        if not self.work.limits.drop:
-            return schedule
-        stays = kept_by_limits(fleet, self.work, *schedule)
-        return Schedule(schedule.devices[stays], schedule.edges[stays])
 
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.

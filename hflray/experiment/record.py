@@ -16,11 +16,13 @@ from hflray.allocation import Allocation
 from hflray.cost import QUIET, PollCost, RoundCost, Schedule
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray, packed, unpacked
-from hflray.timeline import Runs, Timeline
+from hflray.timeline import Timeline
 from hflray.world.turns import AsynchronousRound
 
 # The parts of a record that are objects.
-PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": Timeline}
+PARTS: dict[str, Callable[..., Any]] = {
+    "allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": lambda **saved: Timeline.of_state(saved),
+}  # fmt: skip
 # The parts of a plan that a record's state holds by their names.
 PLANNED = ("round", "allocation", "cost", "poll", "polled", "timeline")
 
@@ -160,7 +162,7 @@ class RoundRecord:
         with its last edge. Allocation and planned cost are still those of the plan.
         """
         happened = self.timeline
-        if happened.runs is None:
+        if happened.updates is None:
             return self
         edge_of = dict(zip(happened.devices.tolist(), happened.edges.tolist(), strict=True))
         devices = np.array(sorted(edge_of), dtype=np.intp)
@@ -207,7 +209,7 @@ class RoundRecord:
     def spent_j(self) -> FloatArray:
         """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
         happened = self.timeline
-        if happened.runs is None:
+        if happened.updates is None:
             return happened.spent_j
         return np.array([happened.spent_j[happened.devices == device].sum() for device in self.devices])
 
@@ -217,7 +219,7 @@ class RoundRecord:
         See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known, and the mean of several turns.
         """
         happened = self.timeline
-        if happened.runs is None:
+        if happened.updates is None:
             return happened.device_delay_s
         is_known = np.isfinite(happened.device_delay_s)
         delays_s = [happened.device_delay_s[is_known & (happened.devices == device)] for device in self.devices]
@@ -277,7 +279,6 @@ class RoundRecord:
         values = restored(state)
         saved = values.get("timeline")
         if saved is not None:
-            saved["runs"] = Runs(**saved["runs"]) if saved.get("runs") else None
             saved.pop("total_j", None)
             # hflray 0.1 had other names, and at first no delays
             saved.setdefault("device_delay_s", np.full(len(saved["devices"]), np.nan))
@@ -288,7 +289,7 @@ class RoundRecord:
         if "class_balance" in values:  # until hflray 0.2
             values.setdefault("conditions", {})[metrics.CLASS_BALANCE] = values.pop("class_balance")
         try:
-            parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
+            parts = {name: make(**values[name]) for name, make in PARTS.items() if values.get(name) is not None}
             if saved is None and as_planned is not None:
                 parts["timeline"] = as_planned(values["devices"], values["assignment"], parts["cost"])
             values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}

@@ -192,14 +192,13 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
     last_s: dict[int, float] = {}  # when an edge's last model arrived
     first_s: dict[tuple[int, int], float] = {}  # when a turn of an edge began; its rows may end in several rounds
     for timeline, delay_s in rounds:
-        runs = timeline.runs
-        if runs is None:
+        if timeline.updates is None or timeline.turn is None:
             break
-        for edge, turn, start_s in zip(timeline.edges, runs.turn, np.fmin.reduce(timeline.start_s), strict=True):
+        for edge, turn, start_s in zip(timeline.edges, timeline.turn, np.fmin.reduce(timeline.start_s), strict=True):
             if np.isfinite(start_s):
                 key = int(edge), int(turn)
                 first_s[key] = min(first_s.get(key, np.inf), float(start_s) + begin_s)
-        for edge, turn, version, sent_s, end_s, stale, share in runs.updates:
+        for edge, turn, version, sent_s, end_s, stale, share in timeline.updates:
             # At an asynchronous edge a turn may have no pass of its own; then it begins when the last model arrived.
             start_s = first_s.pop((int(edge), int(turn)), last_s.get(int(edge), 0.0))
             last_s[int(edge)] = end_s + begin_s

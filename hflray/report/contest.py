@@ -171,7 +171,7 @@ class Contest:
         return f"Beside {self.rows[0].reference}, paired by seed; p of the exact signed-rank test, {tests}."
 
 
-def read(names: Sequence[str], results: Path, tracking_uri: str | None = None) -> dict[str, SweepRecord]:
+def read(names: Sequence[str], results: Path) -> dict[str, SweepRecord]:
     """Return the sweeps of these names in the results, or at these places of sweeps or exports, by their short names.
 
     Raises:
@@ -179,7 +179,7 @@ def read(names: Sequence[str], results: Path, tracking_uri: str | None = None) -
     """
     sweeps: dict[str, SweepRecord] = {}
     for name in dict.fromkeys(names):
-        sweep = read_exhibit(Path(name)) if _is_export(name, results) else read_sweep(results, name, tracking_uri)
+        sweep = read_exhibit(Path(name)) if _is_export(name, results) else read_sweep(results, name)
         end = Path(name).name.removesuffix(SUFFIX)
         sweeps[name if end in sweeps else end] = sweep
     if len({sweep.task for sweep in sweeps.values()}) > 1:

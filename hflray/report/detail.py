@@ -9,7 +9,7 @@ the logged one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from rich.text import Text
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig, ExperimentConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, message_bits, round_cost
 from hflray.errors import ConfigError
@@ -255,43 +254,35 @@ class Replay:
         return RoundDetail(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
 
     @cached_property
-    def _worlds(self) -> list[World]:
-        """The worlds before the first logged rounds, as far as they have been needed."""
-        return [World(self.run.config, self.fleet)]
+    def _states(self) -> list[tuple[World, UnderWay | None]]:
+        """The worlds, and the clocks of an asynchronous cloud, before the first logged rounds, as far as needed."""
+        return [(World(self.run.config, self.fleet), UnderWay.first(self.fleet.num_edges))]
 
-    @cached_property
-    def _clocks(self) -> list[UnderWay]:
-        """The clocks of an asynchronous cloud before the first logged rounds, as far as they have been needed."""
-        return [UnderWay.first(self.fleet.num_edges)]
-
-    def _before(self, states: list[Any], position: int, subject: str, after: Callable[[_Happened], Any]) -> Any:
-        """Return the state, of the world or of a clock, before the logged round at `position`.
-
-        Args:
-            states: the states before the first rounds, which grow.
-            position: the round's place among the logged ones.
-            subject: how a message names the state.
-            after: returns the state after a round.
+    def _before(self, position: int, has_turns: bool) -> tuple[World, UnderWay | None]:
+        """Return the world and the clock before the logged round at `position`.
 
         Raises:
-            ConfigError: the state follows from rounds that were not logged.
+            ConfigError: they follow from rounds that were not logged.
         """
+        states, (world, _) = self._states, self._states[0]
+        if not (world.is_on or has_turns):
+            return states[0]
         if self.numbers[: position + 1] != list(range(1, position + 2)):
+            subject = "the world of" if world.is_on else "the turns under way in"
             raise ConfigError(
                 f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
                 "some were not logged; run it again to see its rounds in detail"
             )
         while len(states) <= position:
-            states.append(after(self._happened(len(states) - 1)))
+            past = self._happened(len(states) - 1)
+            moved = past.world.after(past.cost.delay_s, past.timeline) if world.is_on else world
+            states.append((moved, past.after))
         return states[position]
 
     def _happened(self, position: int) -> _Happened:
         """Return the logged round at `position` as its bill follows from the schedule."""
-        row, world = self.run.rounds.iloc[position], self._worlds[0]
-        if world.is_on:
-            world = self._before(
-                self._worlds, position, "the world of", lambda past: past.world.after(past.cost.delay_s, past.timeline)
-            )
+        row, turns = self.run.rounds.iloc[position], PlannedTurns.of(self.run.config, self.work)
+        world, under_way = self._before(position, turns is not None)
         schedule = Schedule(row["devices"], row["edges"])
         logged = {
             name: np.asarray(row[name], dtype=np.float64)
@@ -310,19 +301,19 @@ class Replay:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         clock = self.run.config.clock
-        rule, deviates = EdgeRule.of(clock.edge), world.is_on or clock.is_on
+        deviates = world.is_on or clock.is_on
         poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
-        turns = PlannedTurns.of(self.run.config, self.work)
         if turns is not None:
-            before = self._before(self._clocks, position, "the turns under way in", lambda past: past.after)
-            played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
+            assert under_way is not None
+            played = turns.play(world, outlook, schedule, allocation, cost, under_way, poll.delay_s)
             timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)
             texts, after = turn_fates(played, schedule, self.numbers[position]), played.after
             poll = replace(poll, delay_s=0.0)
         else:
-            timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule, clock.cloud.semi_synchronous)
+            semi = clock.cloud.semi_synchronous
+            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi)
             texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
         cost = timeline.bill(cost, self.work.delay_weight)
         if polls:

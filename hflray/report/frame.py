@@ -14,13 +14,12 @@ from hflray.support.files import replacing
 Form = Literal["csv", "parquet"]
 
 
-def read(sweep: str | Path, results: str | Path = "hflray_results", tracking_uri: str | None = None) -> pd.DataFrame:
+def read(sweep: str | Path, results: str | Path = "hflray_results") -> pd.DataFrame:
     """Return the rounds of all runs of a sweep as one table.
 
     Args:
         sweep: the sweep's name, for the latest of that name, or its folder.
         results: the folder of results.
-        tracking_uri: the MLflow server; None is the one of the sweep. The journal is read where it does not answer.
 
     Returns:
         A row for each round of each run, with ``run``, ``seed``, the settings in which the runs differ by their dotted
@@ -37,7 +36,7 @@ def read(sweep: str | Path, results: str | Path = "hflray_results", tracking_uri
         ...     print(str(error).partition(":")[0])
         no_such_sweep
     """
-    return frame(read_sweep(Path(results), str(sweep), tracking_uri))
+    return frame(read_sweep(Path(results), str(sweep)))
 
 
 def frame(sweep: SweepRecord) -> pd.DataFrame:

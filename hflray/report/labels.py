@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -29,34 +30,9 @@ OPTIONS = "scheduling.options."
 DEPLOYMENT = "fleet.deployment_seed"  # an integer draws the edges once from this seed; None draws them with each fleet
 
 
-# Names that a reader knows in another spelling; every other name is its own label.
-NAMES = {
-    "ikc": "IKC", "vkc": "VKC", "fedavg": "FedAvg", "round_robin": "round robin", "best_channel": "best channel",
-    "ucb": "UCB", "energy_aware": "energy-aware", "power_of_choice": "power-of-choice", "oort": "Oort",
-    "hfel": "HFEL", "local_search": "local search", "best_gain": "best gain", "load_balanced": "load balanced",
-    "even_gain": "even gain", "d3qn": "D3QN", "paper": "the paper's features", "db": "dB features",
-    "paper_db": "the paper's features, gains in dB", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
-    "official": "official split", "stratified": "stratified split", "iid": "IID", "dirichlet": "Dirichlet",
-    "majority": "majority class", "shards": "whole classes", "edge_dirichlet": "Dirichlet over edges and devices",
-    "edge_iid": "edge-IID", "edge_noniid": "edge-NIID", "home": "home edge",
-}  # fmt: skip
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NAMES, POLICIES, SETTINGS = TABLES["names"], TABLES["policies"], TABLES["settings"]
 COLOUR_OF = {"IKC": BLUE, "VKC": ORANGE, "FedAvg": VERMILION}  # in every chart; others follow the series' number
-POLICIES = {
-    None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
-    "paper_literal": "literal (deployment 0)", "paper_best": "best reading (deployment 0)",
-    "paper_db": "the paper's network with dB features",
-}  # fmt: skip
-SETTINGS = {
-    H: "H = {}",
-    LAMBDA: "λ = {:g}",
-    "fleet.num_devices": "N = {}",
-    "fleet.num_edges": "M = {}",
-    "fleet.slow_share": "{:.0%} slow devices",
-    "data.majority_fraction": "majority {:.0%}",
-    "learning.buffer_capacity": "buffer of {:,}",
-    "data.dirichlet_alpha": "α = {:g}",
-    "training.local_iteration": "one {} a local iteration",
-}
 HASH = re.compile(rf"@sha256:([0-9a-f]{{{SHOWN}}})[0-9a-f]*")
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
 
@@ -110,7 +86,7 @@ def colour(label: str, number: int) -> str:
 def policy(run: RunRecord) -> str:
     """Return the label of the policy of a run whose assigner is d3qn."""
     name = run.config.assignment.policy
-    return own_label(name, run.labels) or POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
+    return own_label(name, run.labels) or POLICIES.get(name or "any_deployment") or f"policy {Path(str(name)).stem}"
 
 
 def mark_modified(label: str, runs: Sequence[RunRecord]) -> str:

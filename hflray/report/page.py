@@ -52,7 +52,7 @@ def _living(detail: RoundDetail, fleet: Fleet) -> dict[str, Any]:
         "down": np.flatnonzero(~happens.reached).tolist(),
         "wasted": happens.wasted_j,
     }
-    if happens.runs is None:  # else the page shows the plan, and the turns of the asynchronous cloud
+    if happens.updates is None:  # else the page shows the plan, and the turns of the asynchronous cloud
         data |= {
             "until": [charts.rounded(row) for row in happens.iteration_end_s],
             "computed": [charts.rounded(row) for row in happens.computed_s],

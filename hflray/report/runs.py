@@ -1,4 +1,4 @@
-"""The runs of a sweep as a report needs them, read from MLflow, or from the journal where MLflow does not answer.
+"""The runs of a sweep as a report needs them, read from its journal.
 
 `hflray.report.exports` reads and writes the same runs as small files.
 """
@@ -21,10 +21,9 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.experiment.fleets import Fleets, is_stored
 from hflray.report.labels import group_by, rank, value_of
 from hflray.support.reader import UnfitError, parse_json, parse_yaml
-from hflray.sweep.results import SweepFolder, locate
+from hflray.sweep.results import locate
 from hflray.sweep.tasks import Shown, find_task
-from hflray.tracking import History, read_histories, read_journal
-from hflray.tracking.addresses import named, of_folder
+from hflray.tracking import History, read_journal
 from hflray.tracking.schema import check_tables
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
@@ -295,21 +294,15 @@ def differing(runs: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def read_sweep(results: Path, name: str, tracking_uri: str | None = None) -> SweepRecord:
-    """Read the runs of a sweep from MLflow.
-
-    The journal in the sweep's folder replaces MLflow where it does not answer, or where it does not have more rounds of
-    a run, because MLflow's database carries no checksums.
+def read_sweep(results: Path, name: str) -> SweepRecord:
+    """Read the runs of a sweep from its journal, which has everything that a tracker ever gets.
 
     Args:
         results: the folder of results.
         name: the sweep's name, for the latest sweep of that name, or the name or path of its folder.
-        tracking_uri: the MLflow server; None is the one that the sweep was logged to, which is asked only if the user
-            has named it before (`hflray.tracking.addresses`).
 
     Raises:
-        ConfigError: there is no such sweep, neither MLflow nor the journal has its runs (the message names each journal
-            that cannot be read), or `tracking_uri` holds a password.
+        ConfigError: there is no such sweep, or its journal has no run that can be read.
 
     Examples:
         >>> from pathlib import Path
@@ -320,46 +313,15 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None) -> Swe
         ...     print(str(error).partition(":")[0])
         no_such_sweep
     """
-    if tracking_uri is not None:
-        named(tracking_uri)
     path = Path(name)
     if (path / "sweep.json").exists():
         results, name = path.resolve().parent, path.resolve().name
     folder = locate(results, name)
     folder.adopt_own()
     notes: list[str] = []
-    journal = _journal(folder, notes)
-    try:
-        if tracking_uri is None and "mlflow" not in folder.sinks:
-            histories = list(journal.values())
-        else:
-            address = tracking_uri or of_folder(folder.uri, folder.path.parent)
-            histories = read_histories(address, folder.experiment, folder.path.name)
-    except ConfigError as error:
-        if not journal:
-            raise ConfigError("; ".join([str(error), *notes])) from error
-        notes.append(f"{error}; everything here is from the journal in {folder.path}")
-        histories = list(journal.values())
-    longest = {history.name: _longer_history(history, journal.get(history.name)) for history in histories}
-    merged = list((longest | {name: run for name, run in journal.items() if name not in longest}).values())
+    histories = read_journal(folder.path, notes)
     about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
-    return assemble(*about, merged, notes, Fleets(str(folder.path)).read, folder.file.labels)
-
-
-def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
-    """Return the journal's runs by name, none if there is no journal; add a note for each that cannot be read."""
-    try:
-        return {history.name: history for history in read_journal(folder.path, notes)}
-    except ConfigError:  # there is no journal, or the notes say why it cannot be read
-        return {}
-
-
-def _longer_history(logged: History, journal: History | None) -> History:
-    """Return the history with more rounds; of two with equally many, the journal's, whose lines carry checksums."""
-    if journal is None:
-        return logged
-    size = (len(logged.tables.rounds), logged.tables.devices is not None)
-    return journal if (len(journal.tables.rounds), journal.tables.devices is not None) >= size else logged
+    return assemble(*about, histories, notes, Fleets(str(folder.path)).read, folder.file.labels)
 
 
 def _tree_of(text: str) -> dict[str, Any]:

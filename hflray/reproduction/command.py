@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hflray.errors import ConfigError
 from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.options import RESULTS, DataRoot, Results
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
 if TYPE_CHECKING:
@@ -42,12 +43,8 @@ def reproduce(
     source: Annotated[
         Path | None, typer.Option("--from", metavar="EXPORTS", help="Run nothing; judge the exports in this folder.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results and the default MLflow database.")] = Path(
-        "hflray_results"
-    ),
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
-    ] = None,
+    results: Results = RESULTS,
+    data_root: DataRoot = None,
     cpus: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Use N CPUs of this machine, the idlest; by default all.")
     ] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,28 +82,20 @@ def _span(values: Sequence[int], unit: str) -> str:
     return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
 
 
-def _conditions(sweep: SweepRecord) -> str:
-    """Return the machines and dates of the runs, and how many cannot be repeated exactly, as a line of markdown."""
-    machines = sorted({run.machine for run in sweep.runs})
-    days = sorted(time.strftime("%Y-%m-%d", time.gmtime(run.history.started_ms / 1000)) for run in sweep.runs)
-    dates = " to ".join(dict.fromkeys((days[0], days[-1])))
-    modified = sum(run.modified for run in sweep.runs)
-    return f"* on {', '.join(machines)}, {dates}" + (f"; {modified} of a modified checkout" if modified else "")
-
-
 def provenance(sweep: SweepRecord, shown: Exhibit, configs: Path) -> list[str]:
-    """Return lines of markdown about the runs: their number, length, seeds, machines, dates and settings."""
+    """Return lines of markdown about the runs: their number, length, seeds and settings; exports have the rest."""
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     file = configs / f"{shown.config}.yaml"
     shipped, swept = _swept(expand(load_sweep(file)) if file.exists() else [])
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
+    modified = sum(run.modified for run in sweep.runs)
     lines = [
         f"* {_count(sweep.runs, shipped, swept)}, {len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
-        + f"; {_seeds({run.seed for run in sweep.runs})}",
-        _conditions(sweep),
+        + f"; {_seeds({run.seed for run in sweep.runs})}"
+        + (f"; {modified} of a modified checkout" if modified else "")
     ]
     differences = _differences(sweep.runs, shipped, swept)
     if borrowed := sum(sweep.parts.get(run.part) == BORROWED for run in sweep.runs):
@@ -189,7 +180,7 @@ def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
     records = verdicts(shown, sweep, brief=True).records
     lines, left_out = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
     if left_out and "split" in records[0]:
-        lines += [f"The runs are of the split `{records[0]['split']}`, and not of the plan's.", ""]
+        lines += [f"The split is `{records[0]['split']}`, and not the plan's.", ""]
     listed = [record for record in records if record["answer"]]
     left_out += [name for name in ("p", "notes") if not any(record[name] for record in listed)]
     notes_so_far: set[str] = set()

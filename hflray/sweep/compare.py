@@ -21,11 +21,13 @@ from hflray.support.terminal.tables import TextTable
 from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
-from hflray.tracking import read_runs
+from hflray.tracking import Journal, run_ids_of
 from hflray.tracking.addresses import of_folder
+from hflray.tracking.journal import ending_of, rounds_of
 from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
+STOPPED = "hflray.stopped"  # the tag of a run that says why it was stopped early
 
 
 @dataclass
@@ -40,6 +42,20 @@ class Outcome:
     changes: list[dict[str, Any]] = field(default_factory=list)
     opened: bool = False
     ended: bool = False
+
+    @classmethod
+    def of(cls, name: str, entries: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Return the outcome of a trial with these journal entries."""
+        outcome, ending = cls(name), ending_of(entries)
+        for round in rounds_of(entries):
+            outcome.add(round.number, round.values)
+        if ending is not None:
+            outcome.ended, outcome.error, outcome.stopped = True, ending.error, ending.tags.get(STOPPED)
+        return outcome
+
+    def add(self, index: int, values: dict[str, float]) -> None:
+        """Count a round."""
+        self.round, self.values = index, self.values | values
 
 
 def closing_table(
@@ -164,14 +180,16 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
     """
     folder = locate(results, sweep)
     folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
-    experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
-    console = new_console()
-    outcomes = [
-        Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
-        for run in runs
-    ]
+    experiment_id, run_ids = run_ids_of(folder.uri, folder.experiment, folder.path.name)
+    console, journal = new_console(), Journal(folder.path)
+    began = []
+    for key in journal.run_keys():
+        entries = journal.entries(key)
+        start_ms = next((entry["start"] for entry in entries if "start" in entry), 0)
+        began.append((start_ms, Outcome.of(key, entries)))
+    outcomes = [outcome for _, outcome in sorted(began, key=lambda pair: pair[0])]
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, table_of, folder.file.labels))
-    for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
+    for line in comparison_lines(folder, experiment_id, run_ids):
         say(console, line)
-    return open_charts(folder, experiment_id, runs[0].run_id) if opens else None
+    return open_charts(folder, experiment_id, run_ids[0]) if opens else None

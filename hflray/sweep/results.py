@@ -256,14 +256,15 @@ def locate(results: Path, name: str) -> SweepFolder:
     Raises:
         ConfigError: there is no such sweep.
     """
-    folders = by_start(results)
-    for path in (*(path for path in folders if path.name == name), *folders):
+    for path in sorted(by_start(results), key=lambda path: path.name != name):  # else the latest that is called so
         if path.name == name or is_called(path, name):
             return SweepFolder.load(path.resolve())
-    names = sorted(path.name for path in folders)
-    raise ConfigError(
-        f"{one_line(name)}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
-    )
+    raise _unknown(results, name, f"{one_line(name)}: no such sweep")
+
+
+def _unknown(results: Path, name: str, problem: str) -> ConfigError:
+    names = sorted(path.name for path in by_start(results))
+    return ConfigError(f"{problem} in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}")
 
 
 def find(results: Path, name: str) -> SweepFolder:
@@ -275,15 +276,10 @@ def find(results: Path, name: str) -> SweepFolder:
     exact = results / name
     path = exact if os.path.exists(exact / FILE) else unfinished(results, name)
     if path is None:
-        folders = by_start(results)
-        for folder_path in folders:
+        for folder_path in by_start(results):
             if is_called(folder_path, name):
                 SweepFolder.load(folder_path)  # a folder that cannot be read raises its own error
-        names = sorted(folder_path.name for folder_path in folders)
-        raise ConfigError(
-            f"--resume {one_line(name)}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
-            f"available: {', '.join(names) or 'none'}"
-        )
+        raise _unknown(results, name, f"--resume {one_line(name)}: no unfinished sweep of that name")
     folder = SweepFolder.load(path.resolve())
     if folder.finished:
         raise ConfigError(f"--resume {name}: that sweep is finished; run its file again to begin a new one")

@@ -12,13 +12,13 @@ makes what is stored with a run, and `history` reads finished runs.
 
 from hflray.tracking.artifacts import FinalModel
 from hflray.tracking.cli import main
-from hflray.tracking.history import History, LoggedRun, read_histories, read_journal, read_runs
+from hflray.tracking.history import History, read_journal, run_ids_of
 from hflray.tracking.journal import Journal, RunTables
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
 
 __all__ = [
-    "SINKS", "Artifact", "Ending", "Files", "FinalModel", "History", "Journal", "LoggedRun", "Place", "Round", "Run",
-    "RunTables", "Sink", "Tracker", "default_uri", "main", "read_histories", "read_journal", "read_runs", "sync",
+    "SINKS", "Artifact", "Ending", "Files", "FinalModel", "History", "Journal", "Place", "Round", "Run",
+    "RunTables", "Sink", "Tracker", "default_uri", "main", "read_journal", "run_ids_of", "sync",
     "titles", "try_sinks",
 ]  # fmt: skip

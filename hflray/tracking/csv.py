@@ -5,9 +5,9 @@ their first appearance. A cell is empty if the round has no finite value. Number
 the same numbers.
 
 A row is added in one write. The file always has its heading: when it is created, and when a new metric adds a column
-(such as the metrics of a run's end), it is written under another name and moved into place atomically. A row that a
-kill or a full disk truncated is removed before the next row is added. A file that is lost, damaged, or differs from the
-journal is written again from the journal, when the sweep is resumed or by ``python -m hflray.tracking sync``.
+(such as the metrics of a run's end), it is written under another name and moved into place atomically. A run that is
+opened is written anew from the journal, so that a file that is lost, damaged or cut off is whole again when the sweep
+is resumed, or by ``python -m hflray.tracking sync``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hflray.support.files import append, write
 from hflray.support.reader import read_bytes
-from hflray.tracking.journal import Journal
 from hflray.tracking.sink import Ending, FolderSink, Place, Round, Run
 
 ROUND = "round"
@@ -34,28 +32,12 @@ class CSVSink(FolderSink):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._journal = Journal(place.folder)
         self._columns: dict[str, list[str]] = {}  # the columns of each open run, by key
 
     def open(self, run: Run) -> int:
-        """Open the run's file; return its last round, or -1 if it has none or is written again from the journal."""
-        path = self._path(run)
+        """Let the next rounds take the place of the run's file, and return -1."""
         self._columns[run.key] = []
-        if not path.exists():
-            return -1
-        _cut_torn_row(path)
-        journal = self._journal.rounds(run.key)
-        try:
-            reader = csv.DictReader(_lines(path))  # without columns if the machine went down before the disk had them
-            rows = {int(row.pop(ROUND)): _values(row) for row in reader}
-            last = max(rows, default=-1)
-            if journal and rows != {round.number: round.values for round in journal if round.number <= last}:
-                raise ValueError("it differs from the journal")
-        except (ValueError, KeyError, TypeError, csv.Error):  # damaged
-            path.unlink()
-            return -1
-        self._columns[run.key] = list(reader.fieldnames or ())
-        return last
+        return -1
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
         """Add a row for each round. The rows of a call are written at once."""
@@ -63,9 +45,9 @@ class CSVSink(FolderSink):
         rows = [{ROUND: round.number, **round.values} for round in rounds]
         new = dict.fromkeys(name for row in rows for name in row if name not in columns)
         if new:
-            wider = [*columns, *new]
-            heading, earlier = dict(zip(wider, wider, strict=True)), csv.DictReader(_lines(path)) if columns else ()
-            write(path, _text(wider, [heading, *earlier, *rows]))
+            wider, earlier = [*columns, *new], read_bytes(path).decode() if columns else ""
+            heading = dict(zip(wider, wider, strict=True))
+            write(path, _text(wider, [heading, *csv.DictReader(io.StringIO(earlier, newline="")), *rows]))
             self._columns[run.key] = wider
         else:
             append(path, _text(columns, rows).encode(), create=False)  # a file that was removed has no heading
@@ -85,23 +67,7 @@ class CSVSink(FolderSink):
 Row = Mapping[str, str | float]
 
 
-def _values(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return a row's metrics. Raises TypeError, ValueError: the row has too many or too few cells, or no numbers."""
-    return {name: float(cell) for name, cell in row.items() if cell != ""}
-
-
 def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def _lines(path: Path) -> io.StringIO:
-    return io.StringIO(read_bytes(path).decode(), newline="")
-
-
-def _cut_torn_row(path: Path) -> None:
-    """Remove the text after the last newline."""
-    with path.open("rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)

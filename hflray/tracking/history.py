@@ -1,77 +1,39 @@
-"""Read finished runs from MLflow, or from the journal if MLflow is unreachable."""
+"""Read runs from the journal, and what MLflow has of them."""
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.support.reader import fit, parse_json, read_bytes, read_parquet
+from hflray.support.reader import fit, parse_json
 from hflray.support.text import one_line
-from hflray.tracking.addresses import refuse_elsewhere
 from hflray.tracking.journal import Journal, RunTables, ending_of, rounds_of, run_of
-from hflray.tracking.mlflow import client_of, last_step, quoted
+from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
 
 
-@dataclass(frozen=True)
-class LoggedRun:
-    """A run in MLflow.
-
-    Attributes:
-        run_id, name, status: MLflow's.
-        rounds: the number of the last round.
-        values: the last value of each metric.
-        error: why the run failed, or None.
-        stopped: why the run was stopped early, or None.
-    """
-
-    run_id: str
-    name: str
-    status: str
-    rounds: int
-    values: dict[str, float]
-    error: str | None
-    stopped: str | None = None
-
-
-def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRun]]:
-    """Return the id of the MLflow experiment, and the runs of a sweep in the order of their start.
+def run_ids_of(uri: str, experiment: str, sweep: str) -> tuple[str, list[str]]:
+    """Return MLflow's id of an experiment, and those of a sweep's runs in the order of their start.
 
     Raises:
         ConfigError: the store does not answer, or has no runs of the sweep.
     """
-    client, experiment_id, mlflow_runs = _runs_of(uri, experiment, sweep)
-    runs = []
-    for run in mlflow_runs:
-        info, rounds = run.info, last_step(client, run, 0)
-        error, stopped = run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
-        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), error, stopped))
-    return experiment_id, runs
-
-
-def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]]:
-    """Return the client, the experiment's id and MLflow's runs of a sweep. It raises the errors of `read_runs`."""
     try:
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
         query = f"tags.`hflray.sweep` = {quoted(sweep)}"
         runs = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
     except Exception as error:
-        raise _away(uri, error) from error
+        raise ConfigError(f"MLflow at {one_line(uri)} does not answer ({reason(error)}); start that server") from error
     if stored is None or not runs:
         raise ConfigError(
             f"MLflow at {one_line(uri)} has no runs of {one_line(sweep)}; send them with "
             "python -m hflray.tracking sync FOLDER"
         )
-    return client, str(stored.experiment_id), list(runs)
-
-
-def _away(uri: str, error: Exception) -> ConfigError:
-    return ConfigError(f"MLflow at {one_line(uri)} does not answer ({reason(error)}); start that server")
+    return str(stored.experiment_id), [run.info.run_id for run in runs]
 
 
 @dataclass(frozen=True)
@@ -101,56 +63,6 @@ class History:
     def __post_init__(self) -> None:
         """Raise UnfitError: a value has another type, as in a file that is damaged or a stranger's."""
         fit(RunContent, {name: getattr(self, name) for name in RunContent.model_fields})
-
-
-def read_histories(uri: str, experiment: str, sweep: str) -> list[History]:
-    """Return the runs of a sweep in MLflow, in the order of their start.
-
-    A run that has not ended has no tables yet, so its rounds are assembled from its metrics.
-
-    Args:
-        uri, experiment, sweep: where MLflow has the runs.
-
-    Raises:
-        ConfigError: the store does not answer, has no runs of the sweep, or keeps their files elsewhere
-            (`hflray.tracking.addresses.refuse_elsewhere`).
-    """
-    client, _, runs = _runs_of(uri, experiment, sweep)
-    histories = []
-    for run in runs:
-        refuse_elsewhere(uri, run.info.artifact_uri)
-        try:
-            histories.append(_history(client, run))
-        except Exception as error:
-            raise _away(uri, error) from error
-    return histories
-
-
-def _history(client: Any, run: Any) -> History:
-    import pandas as pd
-
-    info, run_id = run.info, run.info.run_id
-    names = {artifact.path for artifact in client.list_artifacts(run_id)}
-    with tempfile.TemporaryDirectory() as folder:
-
-        def fetched(name: str, empty: bytes = b"") -> bytes:
-            path = client.download_artifacts(run_id, name, folder) if name in names else None
-            return empty if path is None else read_bytes(Path(path))
-
-        config, environment = fetched("config.yaml").decode(), parse_json(fetched("environment.json", b"{}"))
-        if "rounds.parquet" in names:
-            files = ("rounds.parquet", "devices.parquet")
-            frames: list[Any] = [read_parquet(fetched(n)).to_pandas() if n in names else None for n in files]
-            tables = RunTables(*frames)
-        else:
-            rows: dict[int, dict[str, float]] = {}
-            for name in run.data.metrics:
-                for metric in client.get_metric_history(run_id, name):
-                    rows.setdefault(metric.step, {"round": metric.step})[name] = metric.value
-            tables = RunTables(pd.DataFrame([rows[step] for step in sorted(rows)]))
-    error, end = run.data.tags.get("hflray.error"), info.end_time or info.start_time
-    values = dict(run.data.metrics)
-    return History(info.run_name, info.status, error, config, environment, values, tables, info.start_time, end)
 
 
 def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hflray.support.checksum import CRC32, from_line, to_line
+from hflray.support.checksum import from_line, to_line
 from hflray.support.files import append_line
 from hflray.support.reader import fit, read_bytes
 from hflray.tracking.schema import JournalLine
@@ -33,8 +33,6 @@ from hflray.tracking.sink import Ending, Round, Run
 if TYPE_CHECKING:
     import pandas as pd
 
-VOID = "void_from"  # an older hflray left the damaged lines from this offset up to its line, and did not cut them off
-MARK = f'"{CRC32}": "'.encode()
 MOST_BYTES = 2**30  # of a journal
 
 
@@ -192,7 +190,7 @@ class Journal:
             return lines, offset
         text = read_bytes(self.path(key), MOST_BYTES, self.folder.parent, offset, until)
         *content, _ = text.split(b"\n")  # what follows the last newline may still be being written
-        any_confirmed, is_checked = False, any(MARK in line for line in content)
+        any_confirmed = False
         for line in content:
             try:
                 entry, confirmed = from_line(line) if line else ({}, False)
@@ -200,13 +198,10 @@ class Journal:
                     raise ValueError("it has no checksum, although an earlier line has one")
                 fit(JournalLine, entry)
                 any_confirmed |= confirmed
-                if VOID in entry:
-                    lines = [line_before for line_before in lines if line_before[0] < entry[VOID]]
-                elif line:
+                if line:
                     lines.append((offset, entry))
             except ValueError:
-                if is_checked:  # an older hflray, whose lines had no checksums, went on after a line that was cut off
-                    lines.append((offset, None))
+                lines.append((offset, None))
             offset += len(line) + 1
         return lines, offset
 

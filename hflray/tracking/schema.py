@@ -99,7 +99,6 @@ class JournalLine(BaseModel):
     exchange: Count = 0
     donor: str | None = Field(None, alias="from")
     among: list[str] = []
-    void_from: Count = 0
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:

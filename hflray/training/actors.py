@@ -87,19 +87,15 @@ class DeviceWorker:
 
     def train(self, task: EdgeTask, memories: Mapping[int, Memory] | None, *versions: Version) -> Any:
         """See `DeviceHost.train`. Each result is an object of its own, which goes straight to where it is needed."""
+        from hflray.training.job import sample_passes
+
         begin = time.perf_counter()
         results = self._host.train(task, memories, *versions)
         self._busy_s += time.perf_counter() - begin
         if self._trained is not None:
-            self._trained.inc(self._passes(task))
+            devices = [device for share in task.shares for device in share.devices]
+            self._trained.inc(sample_passes(self._job, self._samples[devices]))
         return results
-
-    def _passes(self, task: EdgeTask) -> int:
-        """Return how many samples pass through local training in a task."""
-        samples = self._samples[[device for share in task.shares for device in share.devices]]
-        if self._job.local_iteration == "step":
-            samples = np.minimum(samples, self._job.batch_size)
-        return int(samples.sum()) * self._job.local_iterations
 
     def train_auxiliary(
         self, job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
-from hflray.training.job import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob, sample_passes
 from hflray.training.kernels import IN_C, fixed_kernel, settled
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
@@ -115,22 +116,13 @@ class Backend:
         # The C code of the experiment's kernel does not know every auxiliary network.
         if problem != self._problem and kernel in IN_C:
             kernel = fixed_kernel(problem, training.precision)
-        return LocalJob(
-            problem=problem,
-            seed=self._config.seed,
-            stream=stream_name,
-            local_iterations=training.local_iterations,
-            batch_size=training.batch_size,
-            learning_rate=training.learning_rate,
-            local_iteration=training.local_iteration,
-            kernel=kernel,
-            precision=training.precision,
-            threads=training.threads,
-            device=training.device,
-            cuda_graph=training.cuda_graph,
-            method=self.method if stream_name == "batches" else Method(),
-            edge_iterations=self._config.round_iterations,
-        )
+        own: dict[str, Any] = {
+            "problem": problem, "seed": self._config.seed, "stream": stream_name, "kernel": kernel,
+            "method": self.method if stream_name == "batches" else Method(),
+            "edge_iterations": self._config.round_iterations,
+        }  # fmt: skip
+        names = (part.name for part in fields(LocalJob))
+        return LocalJob(**own, **{name: getattr(training, name) for name in names if name not in own})
 
     def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
         """Return the sample passes of a round.
@@ -139,10 +131,7 @@ class Backend:
             samples: D_n of the scheduled devices, (H,).
             participates: whether a device takes part in an edge iteration, (Q, H).
         """
-        training = self.training
-        if training.local_iteration == "step":
-            samples = np.minimum(samples, training.batch_size)
-        return int((samples * participates).sum()) * training.local_iterations
+        return sample_passes(self.training, samples * participates)
 
     def available_gpus(self) -> float | None:
         """Return the number of GPUs for this experiment's actors; None: those that torch finds in this process."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -115,8 +115,9 @@ class Differences:
         self._array = (_Memory * len(rows))(*rows)
         if self._corrects:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
-            shapes = shapes or [weight.shape[1:] for weight in self._weights]
-            self._own = [] if self._stacked else [OwnCorrection(method, start, shapes) for start in received]
+            self._flat, names = of_correction(self._rule, "flat"), further(self._rule.correction)
+            self._shapes = shapes or [weight.shape[1:] for weight in self._weights]
+            self._further = [{name: getattr(start, name) for name in names} for start in received]
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 tensors = resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
@@ -127,9 +128,10 @@ class Differences:
                 torch._foreach_copy_(alike, tensors)
                 return alike
 
-            names = received[0].vectors
             self._received = arranged([start.model for start in received])
-            self._vectors = {name: arranged([start.vectors[name] for start in received]) for name in names}
+            self._vectors = {
+                name: arranged([start.vectors[name] for start in received]) for name in received[0].vectors
+            }
             self._kept = {name: arranged([memory[name] for memory in memories]) for name in self._rule.memory}
 
     def _like_weights(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -234,79 +236,39 @@ class Differences:
             yield torch.zeros_like(was) if corrected is None else corrected
 
     def _own_corrections(self, index: int) -> list[Tensor]:
-        """Return the correction of each tensor, (n, …), which the user's own rule computes for each device alone."""
-        corrections = [
-            correction.of(
-                [tensor[row] for tensor in self._before],
-                [tensor[row] for tensor in self._received],
-                {name: [tensor[row] for tensor in tensors] for name, tensors in self._vectors.items()},
-                {name: [tensor[row] for tensor in tensors] for name, tensors in self._kept.items()},
-                checks=index == 0,
-            )
-            for row, correction in enumerate(self._own)
-        ]
-        return [torch.stack(tensors) for tensors in zip(*corrections, strict=True)]
-
-
-def _along(numbers: Tensor, like: Tensor) -> Tensor:
-    """Return a number for each device, (n,), in a shape that multiplies tensors (n, …)."""
-    return numbers.view(-1, *[1] * (like.dim() - 1))
-
-
-class OwnCorrection:
-    """The correction of one device by a rule that knows of one device only.
-
-    Args:
-        method: what a step does beside the gradient.
-        received: what the device received.
-        shapes: the shape of each trained tensor in the network.
-    """
-
-    def __init__(self, method: Method, received: Received, shapes: Sequence[torch.Size]) -> None:
-        self._shapes = shapes
-        self._rule = method.parts().rule
-        self._flat = of_correction(self._rule, "flat")
-        self._further = {name: getattr(received, name) for name in further(self._rule.correction)}
-
-    def of(
-        self,
-        weights: list[Tensor],
-        received: list[Tensor],
-        vectors: Mapping[str, list[Tensor]],
-        memory: Mapping[str, list[Tensor]],
-        checks: bool,
-    ) -> list[Tensor]:
-        """Return the correction of each tensor, in the shapes of `weights`.
+        """Return the correction of each tensor, (n, …), by a rule that knows of one device only.
 
         Raises:
-            ConfigError: it has another shape, or (with `checks`) it is not finite.
+            ConfigError: it has another shape, or (in the first step) it is not finite.
         """
-        resident = [tensor.shape for tensor in weights]
-        weights, received = self._arranged(weights), self._arranged(received)
-        vectors = {name: self._arranged(tensors) for name, tensors in vectors.items()}
-        memory = {name: self._arranged(tensors) for name, tensors in memory.items()}
-        corrections = [
-            self._checked(
-                self._rule.correction(
+        corrections = []
+        for row, more in enumerate(self._further):
+            weights, received = self._seen(row, self._before), self._seen(row, self._received)
+            vectors = {name: self._seen(row, tensors) for name, tensors in self._vectors.items()}
+            kept = {name: self._seen(row, tensors) for name, tensors in self._kept.items()}
+            made = [
+                self._checked(
+                    self._rule.correction(
+                        weight,
+                        received[i],
+                        {name: tensors[i] for name, tensors in vectors.items()},
+                        {name: tensors[i] for name, tensors in kept.items()},
+                        **more,
+                    ),
                     weight,
-                    received[i],
-                    {name: tensors[i] for name, tensors in vectors.items()},
-                    {name: tensors[i] for name, tensors in memory.items()},
-                    **self._further,
-                ),
-                weight,
-                checks,
-            )
-            for i, weight in enumerate(weights)
-        ]
-        parts = torch.split(corrections[0], [shape.numel() for shape in resident]) if self._flat else corrections
-        return [part.reshape(shape) for part, shape in zip(parts, resident, strict=True)]
+                    checks=index == 0,
+                )
+                for i, weight in enumerate(weights)
+            ]
+            parts = torch.split(made[0], [was[row].numel() for was in self._before]) if self._flat else made
+            corrections.append([part.reshape(was[row].shape) for part, was in zip(parts, self._before, strict=True)])
+        return [torch.stack(tensors) for tensors in zip(*corrections, strict=True)]
 
-    def _arranged(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return tensors as the rule sees them."""
+    def _seen(self, row: int, tensors: list[Tensor]) -> list[Tensor]:
+        """Return tensors of a device as the user's rule sees them."""
         if self._flat:
-            return [torch.cat([tensor.reshape(-1) for tensor in tensors])]
-        return [tensor.reshape(shape) for tensor, shape in zip(tensors, self._shapes, strict=True)]
+            return [torch.cat([tensor[row].reshape(-1) for tensor in tensors])]
+        return [tensor[row].reshape(shape) for tensor, shape in zip(tensors, self._shapes, strict=True)]
 
     def _checked(self, corrected: object, weight: Tensor, checks: bool) -> Tensor:
         if corrected is None:
@@ -321,3 +283,8 @@ class OwnCorrection:
             got = described(corrected)
         accepted = f"None, or a tensor of finite floats of the weights' shape {tuple(weight.shape)}"
         raise Contract.of("training.rule.name", self._rule, accepted, "mend its method correction").error(got)
+
+
+def _along(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return a number for each device, (n,), in a shape that multiplies tensors (n, …)."""
+    return numbers.view(-1, *[1] * (like.dim() - 1))

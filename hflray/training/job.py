@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hflray.config import TrainingConfig
 from hflray.data.resampled import ResampledParts
 from hflray.errors import DivergedError, HflrayError
 from hflray.losses import Sums
@@ -209,6 +210,13 @@ def batches_of(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterato
 def steps_of(samples: int, job: LocalJob) -> int:
     """Return the number of gradient steps of L local iterations, K."""
     return job.local_iterations * (math.ceil(samples / job.batch_size) if job.local_iteration == "epoch" else 1)
+
+
+def sample_passes(settings: LocalJob | TrainingConfig, samples: NDArray[Any]) -> int:
+    """Return how many samples pass through the local training of devices with so many samples, (n,) or (Q, n)."""
+    if settings.local_iteration == "step":
+        samples = np.minimum(samples, settings.batch_size)
+    return int(samples.sum()) * settings.local_iterations
 
 
 @contextmanager

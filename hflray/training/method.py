@@ -19,6 +19,7 @@ from hflray import registry
 from hflray.aggregation import Aggregator, Mean
 from hflray.compression import Compressor, Whole
 from hflray.config import ExperimentConfig
+from hflray.config.tree import RegionConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
@@ -90,6 +91,7 @@ def _built(spec: Spec) -> Any:
     return made
 
 
+Sender = Literal["device", "edge", "region"]
 WITH_EVERY_RULE = ("momentum", "weight_decay", "clip", "decay")
 # With one of these changed, updates are measured.
 MEASURED_WITH = ("rule", "edge", "cloud", "device_compressor", "edge_compressor", "privacy")
@@ -165,14 +167,7 @@ class Method:
         training, aggregation, compression = config.training, config.aggregation, config.compression
         clip, noise_multiplier = config.privacy.clip, config.privacy.noise_multiplier
         hides = config.cost.secure_aggregation.shares is not None
-        faulty, regions = config.world.faulty, config.tree.region
-        of_regions: dict[str, Any] = {}
-        if regions is not None:
-            of_regions = {
-                "region": Spec.of("aggregator", regions.aggregation),
-                "region_compressor": Spec.of("compressor", regions.compression),
-                "region_iterations": regions.iterations,
-            }
+        faulty, regions = config.world.faulty, config.tree.region or RegionConfig(count=1)
         return cls(
             rule=Spec.of("local_rule", training.rule),
             momentum=training.momentum,
@@ -184,7 +179,9 @@ class Method:
             uniform=aggregation.weights == "uniform",
             device_compressor=Spec.of("compressor", compression.device),
             edge_compressor=Spec.of("compressor", compression.edge),
-            **of_regions,
+            region=Spec.of("aggregator", regions.aggregation),
+            region_compressor=Spec.of("compressor", regions.compression),
+            region_iterations=regions.iterations,
             privacy=None if clip is None else Mechanism(clip, noise_multiplier),
             hides=hides,
             measured=training.measure_updates,
@@ -206,27 +203,16 @@ class Method:
     @property
     def measures(self) -> bool:
         """Whether devices' updates are measured: if it is asked for, or if a part is not the default."""
+        return self.measured or bool(self.differing(MEASURED_WITH))
+
+    def differing(self, names: Iterable[str]) -> list[str]:
+        """Return which of some attributes are not at their defaults."""
         plain = Method()
-        return self.measured or any(getattr(self, name) != getattr(plain, name) for name in MEASURED_WITH)
+        return [name for name in names if getattr(self, name) != getattr(plain, name)]
 
     def parts(self) -> Parts:
         """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
         return _parts(self)
-
-    def device_bits(self, sizes: tuple[int, ...], statistics: int, edge_iterations: int = 1) -> float:
-        """Return the bits of a device's upload, for tensors of so many trained numbers, and statistics.
-
-        Vectors that are sent once a round (`LocalRule.once`) are spread over its Q uploads, the `edge_iterations`.
-        """
-        return self._bits("device", sizes, statistics, edge_iterations if self.parts().rule.once else 1)
-
-    def edge_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
-        """Return the bits that an edge sends to the cloud, or to its region; see `device_bits`."""
-        return self._bits("edge", sizes, statistics, 1)
-
-    def region_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
-        """Return the bits that a region sends to the cloud; see `device_bits`."""
-        return self._bits("region", sizes, statistics, 1)
 
     def download_bits(self, sizes: tuple[int, ...], statistics: int, state: State) -> float:
         """Return the bits of a device's download: the whole model, and the vectors of the rule in a `state`."""
@@ -239,11 +225,21 @@ class Method:
         of_device = len(after_turn(parts.rule, dict.fromkeys(parts.rule.memory))) + parts.device_compressor.remembers
         return 4 * size * (num_devices * of_device + num_edges * parts.edge_compressor.remembers)
 
-    def _bits(
-        self, place: Literal["device", "edge", "region"], sizes: tuple[int, ...], statistics: int, uploads: int
-    ) -> float:
-        parts, name = self.parts(), f"{place}_compressor"
-        compressor, spec = getattr(parts, name), getattr(self, name)
+    def sent_bits(self, place: Sender, sizes: tuple[int, ...], statistics: int, edge_iterations: int = 1) -> float:
+        """Return the bits of what a device sends to its edge, or an edge or a region upwards.
+
+        Vectors that devices send once a round (`LocalRule.once`) are spread over its Q uploads, the `edge_iterations`.
+
+        Args:
+            place: the sender.
+            sizes: how many numbers each trained tensor has.
+            statistics: how many numbers are statistics.
+            edge_iterations: Q.
+
+        Raises:
+            ConfigError: the compressor sends more than the whole update, or statistics would have no noise.
+        """
+        parts, name = self.parts(), getattr(self, f"{place}_compressor").name
         if self.privacy is not None and statistics:
             raise _refused(
                 "training.buffers",
@@ -251,23 +247,24 @@ class Method:
                 "layers would be sent without noise",
                 "local", "set it",
             )  # fmt: skip
-        contract = Contract.of(f"compression.{place}.name", spec.name, "a number of bits", "mend its method bits")
-        bits, whole = contract.number(compressor.bits(sizes)), Whole().bits(sizes)
+        contract = Contract.of(f"compression.{place}.name", name, "a number of bits", "mend its method bits")
+        bits, whole = contract.number(parts.compressor(place).bits(sizes)), Whole().bits(sizes)
         if not 0 < bits <= whole:
             raise ConfigError(
-                f"compression.{place}.name: {references.spoken(spec.name)} sends {bits:,.0f} bits for an update of "
+                f"compression.{place}.name: {references.spoken(name)} sends {bits:,.0f} bits for an update of "
                 f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
                 "to none"
             )
+        uploads = edge_iterations if place == "device" and parts.rule.once else 1
         return bits + parts.rule.vectors[place != "device"] * whole / uploads + Whole().bits([statistics])
 
 
-@dataclass(frozen=True, eq=False)
 class Parts:
     """The built parts of a method, and what follows from them.
 
     Attributes:
-        rule, edge, cloud, device_compressor, edge_compressor, region, region_compressor: see `Method`.
+        rule, edge, region, cloud, device_compressor, edge_compressor, region_compressor: see `Method`.
+        changed: what belongs to every rule and is not the default: momentum, weight_decay, clip, decay.
         plain_steps: whether a kernel's step of SGD is all that a device does with a gradient.
         compresses: whether a device's update is not sent whole.
         scales: whether the rule scales updates.
@@ -276,49 +273,32 @@ class Parts:
         adds_totals: whether the cloud adds the sums of the edges, and never needs the model of an edge.
     """
 
-    rule: LocalRule
-    edge: Aggregator
-    cloud: Aggregator
-    device_compressor: Compressor
-    edge_compressor: Compressor
-    region: Aggregator
-    region_compressor: Compressor
-    plain_steps: bool
-    compresses: bool
-    scales: bool
-    remembers: bool
-    lasts: bool
-    adds_totals: bool
+    def __init__(self, method: Method) -> None:
+        rule: LocalRule = method.rule.build()
+        self.rule, self.changed = rule, method.differing(WITH_EVERY_RULE)
+        self.edge, self.cloud = _aggregator(method.edge, "edge"), _aggregator(method.cloud, "cloud")
+        self.region = _aggregator(method.region, "region")
+        self.device_compressor: Compressor = method.device_compressor.build()
+        self.edge_compressor: Compressor = method.edge_compressor.build()
+        self.region_compressor: Compressor = method.region_compressor.build()
+        self.plain_steps = not self.changed and not corrects(rule)
+        self.compresses = not isinstance(self.device_compressor, Whole)
+        self.scales = type(rule).scales is not LocalRule.scales
+        remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
+        self.remembers = remembers or self.device_compressor.remembers
+        self.lasts = (remembers and rule.forgets is not True) or self.device_compressor.remembers
+        linear = self.edge.linear and self.cloud.linear and isinstance(self.edge_compressor, Whole)
+        self.adds_totals = linear and not (rule.needs_edges or self.scales)
+
+    def compressor(self, place: Sender) -> Compressor:
+        """Return how a device, an edge or a region shortens what it sends."""
+        return {"device": self.device_compressor, "edge": self.edge_compressor, "region": self.region_compressor}[place]
 
 
 @functools.lru_cache(maxsize=64)
 def _parts(method: Method) -> Parts:
-    rule: LocalRule = method.rule.build()
-    edge, cloud = _aggregator(method.edge, "edge"), _aggregator(method.cloud, "cloud")
-    to_edge: Compressor = method.device_compressor.build()
-    to_cloud: Compressor = method.edge_compressor.build()
-    plain = Method()
-    changed = [name for name in WITH_EVERY_RULE if getattr(method, name) != getattr(plain, name)]
-    scales = type(rule).scales is not LocalRule.scales
-    remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
-    parts = Parts(
-        rule=rule,
-        edge=edge,
-        cloud=cloud,
-        device_compressor=to_edge,
-        edge_compressor=to_cloud,
-        region=_aggregator(method.region, "region"),
-        region_compressor=method.region_compressor.build(),
-        plain_steps=not changed and not corrects(rule),
-        compresses=not isinstance(to_edge, Whole),
-        scales=scales,
-        remembers=remembers or to_edge.remembers,
-        lasts=(remembers and rule.forgets is not True) or to_edge.remembers,
-        adds_totals=(
-            edge.linear and cloud.linear and isinstance(to_cloud, Whole) and not rule.needs_edges and not scales
-        ),
-    )
-    _check_parts(method, parts, changed)
+    parts = Parts(method)
+    _check_parts(method, parts)
     return parts
 
 
@@ -345,17 +325,11 @@ def _refuse(cases: Iterable[tuple[object, str, str, str, str]]) -> None:
             raise _refused(setting, got, accepted, fix)
 
 
-def _check_parts(method: Method, parts: Parts, changed: list[str]) -> None:
-    """Raise ConfigError if two parts of a method do not go together.
-
-    Args:
-        method: what happens inside a round.
-        parts: its parts.
-        changed: what belongs to every rule and is not the default: momentum, weight_decay, clip, decay.
-    """
+def _check_parts(method: Method, parts: Parts) -> None:
+    """Raise ConfigError if two parts of a method do not go together."""
     rule, plain, spoken = parts.rule, Method(), references.spoken
     name, of_edge, of_cloud = spoken(method.rule.name), spoken(method.edge.name), spoken(method.cloud.name)
-    steps = [setting for setting in changed if setting != "decay"] if isinstance(rule, OwnTraining) else []
+    steps = [setting for setting in parts.changed if setting != "decay"] if isinstance(rule, OwnTraining) else []
     _refuse([
         *((True, f"training.{setting}", f"{getattr(method, setting)} with a function of your own as training.rule, "
            "which makes its own steps", "the default", "let the function do it") for setting in steps),
@@ -397,47 +371,41 @@ def check_revision(method: Method, revision: int, edge_iterations: int) -> None:
         )
 
 
-def check_asynchronous_cloud(method: Method) -> None:
-    """Raise ConfigError if a rule or an aggregator needs a cloud that waits for the edges."""
-    parts, beside = method.parts(), "with an asynchronous clock.cloud"
-    _refuse([
-        (parts.rule.needs_edges or parts.rule.makes_model or parts.scales, "training.rule.name",
-         f"{references.spoken(method.rule.name)} {beside}, and it needs the models of all edges at one moment",
-         "sgd, fedprox, scaffold, or your own that needs no other edge", "take one of them, or another cloud"),
-        (method.cloud != Method().cloud, "aggregation.cloud.name",
-         f"{references.spoken(method.cloud.name)} {beside}, which never combines several edges",
-         "mean", "remove one of them"),
-    ])  # fmt: skip
+def check_surroundings(method: Method, config: ExperimentConfig) -> None:
+    """Raise ConfigError if a part needs another tree, or clocks that wait, where the configuration has others.
 
-
-def check_tree(method: Method, gossips: bool) -> None:
-    """Raise ConfigError if something needs each edge's model at a cloud that has those of regions, or is not there."""
-    parts, beside = method.parts(), "with tree.gossip" if gossips else "with tree.region"
+    With regions, and with a cloud that does not wait, nobody has the models of all edges at one moment. Without a cloud
+    nobody has them at all, and an asynchronous edge takes one device's model at a time.
+    """
+    parts, plain, privacy = method.parts(), Method(), method.privacy
     rule, name = parts.rule, references.spoken(method.rule.name)
-    needs_cloud = rule.extra or any(rule.vectors) or rule.makes_model
+    needs_edges, has_vectors = rule.needs_edges or parts.scales, bool(rule.extra or any(rule.vectors))
+    needs_all = needs_edges or rule.makes_model
+    gossips, has_regions = config.tree.gossip is not None, config.tree.region is not None
+    cloud, edges = config.clock.cloud.asynchronous is not None, config.clock.edge.asynchronous is not None
+    of_cloud = "with an asynchronous clock.cloud"
+    of_edges = "with clock.edge.asynchronous, whose edges take one device's model at a time"
     _refuse([
-        (gossips and (needs_cloud or rule.needs_edges or parts.scales), "training.rule.name",
-         f"{name} {beside}, and it needs a cloud", "sgd, fedprox, or your own without vectors", "take one of them"),
-        (rule.needs_edges or parts.scales, "training.rule.name", f"{name} {beside}, for which it is not defined",
+        (gossips and (has_vectors or needs_all), "training.rule.name", f"{name} with tree.gossip, and it needs a cloud",
+         "sgd, fedprox, or your own without vectors", "take one of them"),
+        (has_regions and needs_edges, "training.rule.name", f"{name} with tree.region, for which it is not defined",
          "sgd, fedprox, scaffold, feddyn, or your own that needs no edge's model", "take one of them"),
-        (gossips and method.edge_compressor != Method().edge_compressor, "compression.edge.name",
-         f"{references.spoken(method.edge_compressor.name)} {beside}, whose edges mix whole models", "none",
+        (gossips and method.edge_compressor != plain.edge_compressor, "compression.edge.name",
+         f"{references.spoken(method.edge_compressor.name)} with tree.gossip, whose edges mix whole models", "none",
          "remove it"),
-    ])  # fmt: skip
-
-
-def check_asynchronous_edges(method: Method) -> None:
-    """Raise ConfigError if something needs the models of an edge's devices at one moment."""
-    parts, beside = method.parts(), "with clock.edge.asynchronous, whose edges take one device's model at a time"
-    rule = parts.rule
-    _refuse([
-        (type(parts.edge) is not Mean, "aggregation.edge.name",
-         f"{references.spoken(method.edge.name)} {beside}", "mean", "remove one of them"),
-        (rule.extra or any(rule.vectors) or rule.needs_edges or rule.makes_model or parts.scales, "training.rule.name",
-         f"{references.spoken(method.rule.name)} {beside}", "sgd, fedprox, or your own without vectors",
-         "take one of them"),
-        (method.privacy is not None, "privacy.clip",
-         f"{method.privacy.clip if method.privacy else 0:g} {beside}, and its noise belongs to a sum of several",
-         "null", "remove one of them"),
-        (method.hides, "cost.secure_aggregation.shares", f"a number {beside}", "null", "remove one of them"),
+        (cloud and needs_all, "training.rule.name",
+         f"{name} {of_cloud}, and it needs the models of all edges at one moment",
+         "sgd, fedprox, scaffold, or your own that needs no other edge", "take one of them, or another cloud"),
+        (cloud and method.cloud != plain.cloud, "aggregation.cloud.name",
+         f"{references.spoken(method.cloud.name)} {of_cloud}, which never combines several edges", "mean",
+         "remove one of them"),
+        (edges and type(parts.edge) is not Mean, "aggregation.edge.name",
+         f"{references.spoken(method.edge.name)} {of_edges}", "mean", "remove one of them"),
+        (edges and (has_vectors or needs_all), "training.rule.name", f"{name} {of_edges}",
+         "sgd, fedprox, or your own without vectors", "take one of them"),
+        (edges and privacy is not None, "privacy.clip",
+         f"{privacy.clip if privacy else 0:g} {of_edges}, and its noise belongs to a sum of several", "null",
+         "remove one of them"),
+        (edges and method.hides, "cost.secure_aggregation.shares", f"a number {of_edges}", "null",
+         "remove one of them"),
     ])  # fmt: skip

@@ -250,9 +250,8 @@ def _arrived(
         scales: the factor of each update; None: 1.
     """
     place: Literal["edge", "region"]
-    (seed, place, *position), parts = at, method.parts()
-    compressor = parts.edge_compressor if place == "edge" else parts.region_compressor
-    arrived = []
+    seed, place, *position = at
+    compressor, arrived = method.parts().compressor(place), []
     for (sender, model), weight, scale in zip(models.items(), weights, scales or [1.0] * len(models), strict=True):
         rng = stream(seed, f"compression of {place}s", *position, sender)
         sent, residual = delivered(model, before, scale, compressor, sizes, rng, residuals.get(sender), place)

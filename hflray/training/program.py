@@ -263,7 +263,7 @@ def _of_turns(writer: _Writer, index: int, played: AsynchronousRound, hosts: int
     """Return the program of turns, whose steps stand in the order of time."""
     turns, dealt = [update.turn for update in played.updates], _Dealt(writer.setting, hosts)
     versions: dict[tuple[int, int], Key] = {}  # of asynchronous edges, by edge and number
-    if any(turn.mixes is not None for turn in turns):
+    if any(turn.passes is not None for turn in turns):
         events = _mixing(writer, index, played, dealt, versions)
     else:
         events = _waiting(writer, index, played, dealt)
@@ -274,13 +274,13 @@ def _of_turns(writer: _Writer, index: int, played: AsynchronousRound, hosts: int
     after = played.after
     under_way = {turn.edge: writer.fetch(turn.edge, _source(turn, index)) for turn in after.turns}
     first = {turn.edge: turn.fetched for turn in after.turns}
-    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
+    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixes]
     needed += [(edge, waiting.version) for edge, waiting in after.waiting]
     exist = sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]})
     keeps = {key: versions.get(key, ("version", *key)) for key in exist}
     if played.rule is not None or not turns:
         return Program(writer.steps, under_way=under_way, keeps=keeps)
-    ends = {turn.edge: versions[turn.edge, turn.fetched + len(turn.mixed)] for turn in turns}
+    ends = {turn.edge: versions[turn.edge, turn.fetched + len(turn.mixes)] for turn in turns}
     together = _in_lockstep(writer.setting, index, turns)
     return Program(writer.steps, ends, together.weights_in(0, 1), together, under_way, keeps)
 
@@ -326,11 +326,11 @@ def _mixing(
     the training of an arrival, its mixing, and the update of the cloud.
     """
     setting, turns = writer.setting, [update.turn for update in played.updates]
-    last = {mix.arrival.device: (number, k) for number, turn in enumerate(turns) for k, mix in enumerate(turn.mixed)}
+    last = {mix.arrival.device: (number, k) for number, turn in enumerate(turns) for k, mix in enumerate(turn.mixes)}
     trained: dict[tuple[int, int], tuple[Frame, Key]] = {}
 
     def train(number: int, k: int) -> None:
-        edge, arrival = turns[number].edge, turns[number].mixed[k].arrival
+        edge, arrival = turns[number].edge, turns[number].mixes[k].arrival
         host, devices = dealt.host(arrival.device), (arrival.device,)
         schedule, alone = Schedule(np.array(devices), np.array([edge])), np.ones((1, 1), dtype=bool)
         edges = Iterations(setting, arrival.round, schedule, alone, dealt.hosts, arrival.number, np.array([host]))
@@ -342,12 +342,12 @@ def _mixing(
     def mix(number: int, k: int) -> None:
         edge, before = turns[number].edge, turns[number].fetched + k
         frame, part = trained.pop((number, k))
-        reads, share = (versions[edge, before], part), turns[number].mixed[k].share
+        reads, share = (versions[edge, before], part), turns[number].mixes[k].share
         versions[edge, before + 1] = writer.edge("mix", edge, frame, reads, (), share)
 
     def arrive(number: int) -> None:
         turn = turns[number]
-        fetched, trained = (versions[turn.edge, turn.fetched + k] for k in (0, len(turn.mixed)))
+        fetched, trained = (versions[turn.edge, turn.fetched + k] for k in (0, len(turn.mixes)))
         writer.arrive(played, number, _in_lockstep(setting, index, [turn]), trained, fetched)
 
     events: list[Event] = []
@@ -357,7 +357,7 @@ def _mixing(
         source = _source(turn, index)
         versions[turn.edge, turn.fetched] = writer.fetch(turn.edge, source)
         now_s = made[turn.edge, turn.fetched] = max(turn.begin_s, updates[source] if source else turn.begin_s)
-        for k, arriving in enumerate(turn.mixed):
+        for k, arriving in enumerate(turn.mixes):
             arrival = arriving.arrival
             begin_s = max(arrival.begin_s, made.get((turn.edge, arrival.version), arrival.begin_s))
             now_s = made[turn.edge, turn.fetched + k + 1] = max(now_s, arriving.moment_s, begin_s)
@@ -366,7 +366,7 @@ def _mixing(
             events.append((now_s, number, 2 * k + 2, partial(mix, number, k)))
         updates.append(max(now_s, turn.end_s, updates[-1]))
         if played.rule is not None:
-            events.append((updates[-1], number, 2 * len(turn.mixed) + 3, partial(arrive, number)))
+            events.append((updates[-1], number, 2 * len(turn.mixes) + 3, partial(arrive, number)))
     return events
 
 
@@ -386,7 +386,7 @@ class _Dealt:
 
 def _in_lockstep(setting: TrainingSetting, index: int, turns: Sequence[Turn]) -> Iterations:
     """Return turns of asynchronous edges as one edge iteration, in which each device of an edge counts once."""
-    pairs = sorted({(turn.edge, mix.arrival.device) for turn in turns for mix in turn.mixed})
+    pairs = sorted({(turn.edge, mix.arrival.device) for turn in turns for mix in turn.mixes})
     edges, devices = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
     return Iterations(setting, index, Schedule(devices, edges), np.ones((1, len(devices)), dtype=bool), 1)
 

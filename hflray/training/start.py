@@ -196,7 +196,7 @@ def start_local_ray(**options: Any) -> Any:
     os.environ["RAY_TMPDIR"] = str(temporary_folder())
     own_compiled_code()
     make_token()
-    with ray_private.keep_loopback():
+    with ray_private.one_machine():
         # Without "local", Ray would join any cluster that runs on this machine.
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:

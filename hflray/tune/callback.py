@@ -19,21 +19,20 @@ from hflray.experiment.fleets import Fleets
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.sweep.compare import Outcome
+from hflray.sweep.compare import STOPPED, Outcome
 from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
-from hflray.tracking.journal import ending_of, rounds_of, run_of
+from hflray.tracking.journal import run_of
 from hflray.training import session
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, Unsaved
 from hflray.tune.stopping import CleanStop
 
-# Tags of a run.
-STOPPED = "hflray.stopped"  # why the run was stopped early
-CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
+# The tag of a run with the settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON.
+CHANGES = "hflray.population"
 
 HEAD = ("raylet", "gcs_server")  # Ray's processes without which no trial can go on
 
@@ -89,16 +88,13 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
 
     def take_over(self, name: str) -> None:
         """Restore a trial's outcome from its journal, whether or not Tune runs the trial again."""
-        outcome = self.outcomes.setdefault(name, Outcome(name))
         entries = self._tracker.journal.entries(name)
-        ending = ending_of(entries)
-        for round in rounds_of(entries):
-            _add(outcome, round.number, round.values)
+        outcome = self.outcomes[name] = Outcome.of(name, entries)
         self._progress.resumed(name, outcome.round or 0)
-        if ending is not None and not self._prolonged(outcome, entries):
-            outcome.ended, outcome.error, outcome.stopped = True, ending.error, ending.tags.get(STOPPED)
-            if ending.error is None:
-                self._progress.ended(name, name, stopped=outcome.stopped)
+        if outcome.ended and self._prolonged(outcome, entries):
+            outcome.ended, outcome.error, outcome.stopped = False, None, None
+        if outcome.ended and outcome.error is None:
+            self._progress.ended(name, name, stopped=outcome.stopped)
 
     def _prolonged(self, outcome: Outcome, entries: list[dict[str, Any]]) -> bool:
         """Return whether a run ended at its last round, and the sweep has got more rounds since (`sweep.prolong`)."""
@@ -178,7 +174,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
             self._progress.line(f"{name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
-        _add(outcome, index, values)
+        outcome.add(index, values)
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
             Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))
@@ -277,11 +273,6 @@ def _state(pid: int) -> tuple[str, str, int]:
 
 def _runs(pid: int) -> bool:
     return _state(pid)[1] not in ("", "Z", "X")
-
-
-def _add(outcome: Outcome, index: int, values: dict[str, float]) -> None:
-    outcome.round = index
-    outcome.values = outcome.values | values
 
 
 def keep(product: Product, checkpoints: Checkpoints, round: int, folder: Path) -> Path:

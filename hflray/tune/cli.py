@@ -22,6 +22,7 @@ from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
 from hflray.support.shipped import CONFIGS, sweep_files
 from hflray.support.terminal.app import HELP, exit_code, single, spoken
+from hflray.support.terminal.options import RESULTS, DataRoot, Results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,12 +111,8 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new sweep although an unfinished one has this name.")
     ] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
-    ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the results and the default MLflow database.")] = Path(
-        "hflray_results"
-    ),
+    data_root: DataRoot = None,
+    results: Results = RESULTS,
     storage: Annotated[
         str | None,
         typer.Option(metavar="URI", help="Storage of journals and checkpoints on a cluster, s3://bucket/folder."),

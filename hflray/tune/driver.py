@@ -42,7 +42,7 @@ from hflray.tune.launch import TRIAL, Placement, name_of, parameters
 from hflray.tune.live import discoverable
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.population import Population, standing
-from hflray.tune.search import Halving, SettingSearch, TrialSearch, drawn
+from hflray.tune.search import Halving, SettingSearch, drawn
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import SharedSettings, run_trial
@@ -311,8 +311,7 @@ def _tune_config(
     settings = file.tune
     options: dict[str, Any] = {}
     if settings.search is not None:
-        kind = SettingSearch if settings.search.seeds > 1 else TrialSearch
-        search = kind(file, drawn(journal, file), journal.write)
+        search = SettingSearch(file, drawn(journal, file), journal.write)
         if not search.remaining:
             return {}
         options |= {"search_alg": search, "num_samples": search.remaining, "param_space": {}}

@@ -115,61 +115,10 @@ def drawn(journal: Journal, file: SweepFile) -> list[DrawnTrial]:
     return numbered + sorted(trials, key=lambda trial: trial.number)  # a draw comes after all that were known then
 
 
-class TrialSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
-    """Suggests the trials of a search: first those that have begun, then new ones.
-
-    A trial that failed is run again after all others that have begun, and until then the search does not know it. In
-    Tune's settings ``num_samples`` is `remaining`; there is no ``param_space``.
-
-    Args:
-        file: a sweep file with ``tune.search``.
-        past: the trials that were drawn before, see `drawn`.
-        write: writes the line of a new draw into the trial's journal.
-
-    Raises:
-        ConfigError: Optuna is not installed.
-    """
-
-    def __init__(self, file: SweepFile, past: Sequence[DrawnTrial], write: Write) -> None:
-        super().__init__()
-        settings = file.tune.search
-        assert settings is not None
-        ended = [trial for trial in past if trial.ending is not None and not trial.failed]
-        self.remaining = max(0, file.tune.samples - len(ended))
-        open_trials = sorted((trial for trial in past if trial not in ended), key=lambda trial: trial.failed)
-        self._begun = open_trials[: self.remaining]
-        self._file, self._write = file, write
-        self._next = 1 + max((trial.number for trial in past), default=-1)
-        domains = {key: _domain(axis) for key, axis in file.sweep.items()}
-        self._optuna = _optuna(file, domains, len(past), [trial.values for trial in self._begun])
-        for trial in ended:
-            if trial.result is not None:
-                self._optuna.add_evaluated_point(trial.values, trial.result)
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        """Return the parameters of the next trial.
-
-        Raises:
-            ConfigError: the configuration refuses the values that were drawn.
-            OSError: the line of the draw cannot be written.
-        """
-        values = dict(self._optuna.suggest(trial_id))  # of a trial that has begun if there is one, in the same order
-        if self._begun:
-            trial = self._begun.pop(0)
-            return parameters(trial.name, trial.values, trial.rounds[-1].number if trial.rounds else 0)
-        number, self._next = self._next, self._next + 1
-        name = f"{make_trial(self._file, values).name}-{number:05d}"  # a search may draw equal values
-        self._write(name, {"draw": number, "values": values})
-        return parameters(name, values)
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Tell the search how a trial ended. It counts a trial that failed as a bad one, or not at all."""
-        self._optuna.on_trial_complete(trial_id, result=result, error=error)
-
-
-def _optuna(file: SweepFile, domains: dict[str, Any], past: int, points: list[dict[str, Any]]) -> Any:
+def _optuna(file: SweepFile, past: int, points: list[dict[str, Any]]) -> Any:
     """Return Optuna's search over Tune's domains, which begins with the points. Raises ConfigError: no Optuna here."""
     assert file.tune.search is not None
+    domains = {key: _domain(axis) for key, axis in file.sweep.items()}
     try:
         from ray.tune.search.optuna import OptunaSearch
 
@@ -190,7 +139,7 @@ class _Setting:
     """A setting that a search has drawn.
 
     Attributes:
-        values: its values by dotted key, without the seed.
+        values: its values by dotted key, without the seed of a run.
         draw: the name under which Optuna waits for its figure; empty if Optuna did not draw it in this start.
         due: the seeds that have not begun.
         figures: the figures of the runs that have ended.
@@ -204,16 +153,19 @@ class _Setting:
         self.left = 0
 
 
-class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
-    """Suggests the runs of a search of settings (``tune.search.seeds``): those that have begun, then later seeds, then
-    the first seeds of new settings.
+class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for it
+    """Suggests the runs of a search: those that have begun, then later seeds, then the first seeds of new settings.
 
-    The first setting is the first value of each axis. A setting that the configuration refuses is passed over. Where
-    Optuna suggests what was drawn before, a neighbour of it is drawn. Optuna chooses among the places of a ``choice``,
-    so that its values may be mappings.
+    Without ``tune.search.seeds`` each trial is a setting of its own with one run, and equal ones may be drawn. Else the
+    first setting is the first value of each axis, and one that the configuration refuses is passed over. Where Optuna
+    then suggests what was drawn before, a neighbour of it is drawn. A run that failed is run again after all others
+    that have begun. Optuna chooses among the places of a ``choice``, so that its values may be mappings. In Tune's
+    settings ``num_samples`` is `remaining`; there is no ``param_space``.
 
     Args:
-        file, past, write: see `TrialSearch`.
+        file: a sweep file with ``tune.search``.
+        past: the trials that were drawn before, see `drawn`.
+        write: writes the line of a new draw into the trial's journal.
 
     Attributes:
         remaining: the most runs that are left.
@@ -227,32 +179,33 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         settings = file.tune.search
         assert settings is not None
         self._file, self._write, self._mode_worst = file, write, worst(settings.mode)
+        self._several = settings.seeds > 1
         first = make_trial(file, first_values(file)).config.seed
         self._seeds = range(first, first + settings.seeds)
         self._settings: dict[str, _Setting] = {}
         self._running: dict[str, tuple[_Setting, int]] = {}
         self._exhausted = False
         self._next = 1 + max((trial.number for trial in past), default=-1)
-        self._begun = [trial for trial in past if trial.ending is None or trial.failed]
-        places = {key: tune.choice(list(range(len(axis.choice)))) if axis.choice is not None else _domain(axis)
-                  for key, axis in file.sweep.items()}  # fmt: skip
-        start = [] if past else [self._placed(first_values(file))]
-        self._optuna = _optuna(file, places, len(past), start)
+        unended = (trial for trial in past if trial.ending is None or trial.failed)
+        self._begun = sorted(unended, key=lambda trial: trial.failed)
+        start = [self._placed(first_values(file))] if self._several and not past else []
+        self._optuna = _optuna(file, len(past), start)
         for trial in past:
-            setting = self._setting_of(trial.values)
+            setting, seed = self._setting_of(trial)
             if trial not in self._begun:
-                self._count(setting, trial.values[SEED], trial.result)
+                self._count(setting, seed, trial.result)
             else:
                 setting.left += 1
-            setting.due = [seed for seed in setting.due if seed != trial.values[SEED]]
+            setting.due = [due for due in setting.due if due != seed]
         for setting in self._settings.values():
             self._settle(setting)
         self.remaining = (file.tune.samples - len(self._settings)) * settings.seeds + len(self._begun)
-        self.remaining += sum(len(setting.due) for setting in self._settings.values())
+        self.remaining = max(0, self.remaining + sum(len(setting.due) for setting in self._settings.values()))
 
-    def _setting_of(self, values: dict[str, Any]) -> _Setting:
-        swept = {key: value for key, value in values.items() if key != SEED}
-        return self._settings.setdefault(repr(swept), _Setting(swept))
+    def _setting_of(self, trial: DrawnTrial) -> tuple[_Setting, int]:
+        swept = {key: trial.values[key] for key in self._file.sweep}
+        setting = self._settings.setdefault(repr(swept) if self._several else trial.name, _Setting(swept))
+        return setting, trial.values[SEED] if self._several else self._seeds[0]
 
     def _placed(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return values with the places of those of a choice in their stead."""
@@ -265,18 +218,19 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         """Return the parameters of the next run; None: a run must end first, which decides whether there is another.
 
         Raises:
+            ConfigError: the configuration refuses the values that were drawn.
             OSError: the line of the draw cannot be written.
         """
         if self._begun:
             begun = self._begun.pop(0)
-            self._running[trial_id] = (self._setting_of(begun.values), begun.values[SEED])
+            self._running[trial_id] = self._setting_of(begun)
             return parameters(begun.name, begun.values, begun.rounds[-1].number if begun.rounds else 0)
         setting = next((setting for setting in self._settings.values() if setting.due), None) or self._draw()
         if setting is None:
             return None if self._running else str(Searcher.FINISHED)
         seed = setting.due.pop(0)
         setting.left += 1
-        values = setting.values | {SEED: seed}
+        values = setting.values | ({SEED: seed} if self._several else {})
         name = f"{make_trial(self._file, values).name}-{self._next:05d}"
         self._write(name, {"draw": self._next, "values": values})
         self._next += 1
@@ -284,7 +238,7 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         return parameters(name, values)
 
     def _draw(self) -> _Setting | None:
-        """Return a setting that has not been drawn, with its first seed due; None: there are enough, or no others."""
+        """Return a new setting, with its first seed due; None: there are enough, or no others."""
         if self._exhausted or len(self._settings) >= self._file.tune.samples:
             return None
         axes, draw = self._file.sweep, str(self._next)
@@ -296,8 +250,9 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
             values = dict(chosen)
             for key in rng.permutation(list(axes))[: -(-attempt // TRIES_OF_ONE)] if attempt else ():
                 values[key] = axes[key].draw(rng)
-            if repr(values) not in self._settings and self._accepts(values):
-                setting = self._settings[repr(values)] = _Setting(values, "" if attempt else draw)
+            name = repr(values) if self._several else draw
+            if name not in self._settings and (not self._several or self._accepts(values)):
+                setting = self._settings[name] = _Setting(values, "" if attempt else draw)
                 setting.due = [self._seeds[0]]
                 return setting
             if not attempt:
@@ -320,6 +275,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         self._settle(setting)
 
     def _count(self, setting: _Setting, seed: int, result: float | None) -> None:
+        if result is None and not self._several:
+            return  # Optuna then counts it as failed
         setting.figures.append(2 * self._mode_worst if result is None else result)
         if seed == self._seeds[0] and abs(setting.figures[-1]) < WORST:
             setting.due = list(self._seeds[1:])
@@ -328,17 +285,17 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]
         """Tell Optuna the mean figure of a setting all of whose runs have ended."""
         if setting.left or setting.due:
             return
-        value = sum(setting.figures) / len(setting.figures)
+        result = {RESULT: sum(setting.figures) / len(setting.figures)} if setting.figures else None
         if setting.draw:
-            self._optuna.on_trial_complete(setting.draw, {RESULT: value})
-        else:
-            self._optuna.add_evaluated_point(self._placed(setting.values), value)
+            self._optuna.on_trial_complete(setting.draw, result, error=result is None)
+        elif result is not None:
+            self._optuna.add_evaluated_point(self._placed(setting.values), result[RESULT])
 
 
 def _domain(axis: Axis) -> Any:
-    """Return an axis in Tune's form."""
+    """Return an axis in Tune's form, a choice by its places."""
     if axis.choice is not None:
-        return tune.choice(axis.choice)
+        return tune.choice(list(range(len(axis.choice))))
     if axis.randint is not None:
         return tune.randint(axis.randint[0], axis.randint[1] + 1)  # Tune excludes the upper end
     if axis.loguniform is not None:

@@ -15,6 +15,7 @@ that are under way when a turn ends belong to the bill of that turn, and are mix
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 from collections import Counter
@@ -25,14 +26,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from hflray.allocation import Allocation
-from hflray.clock.asynchronous import Asynchrony, fedat_shares
-from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.asynchronous import Asynchrony, Way, fedat_shares, in_order
+from hflray.clock.edge_rule import WAITS
 from hflray.clock.mixing import MixedArrival, MixedTurn, Pass, mix_turn
 from hflray.config import ExperimentConfig
-from hflray.config.clock import AsynchronousEdgeConfig
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import RoundCost, Schedule, Senders, Workload, hops
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.timeline import Durations, Runs, Timeline, laid_out, part_of
+from hflray.timeline import UPDATES, Durations, Timeline, laid_out, part_of
 from hflray.world.world import Outlook, World
 
 
@@ -53,7 +54,7 @@ class Turn:
         power_w: what its devices draw while they send, (n,), W.
         happens: what happens, in seconds since its beginning; the edge is the only one and has the number 0.
         fetched: the version of the edge when the turn begins, for an asynchronous edge.
-        mixes: the arrivals that an asynchronous edge mixes in; None: the edge waits.
+        mixes: the arrivals that an asynchronous edge mixes in.
         passes: the number (`Pass.number`) of the first pass of each device in the turn, (n,); None: the edge waits.
     """
 
@@ -69,18 +70,13 @@ class Turn:
     power_w: FloatArray
     happens: Timeline
     fetched: int = 0
-    mixes: tuple[MixedArrival, ...] | None = None
+    mixes: tuple[MixedArrival, ...] = ()
     passes: IntArray | None = None
-
-    @property
-    def mixed(self) -> tuple[MixedArrival, ...]:
-        """The arrivals that an asynchronous edge mixes in."""
-        return self.mixes or ()
 
     @property
     def trained(self) -> tuple[IntArray, BoolArray]:
         """The devices that train for its update, (n,), and in which edge iterations or passes, (Q, n)."""
-        if self.mixes is None:
+        if self.passes is None:
             return self.happens.devices, self.happens.participates
         devices = np.array([mix.arrival.device for mix in self.mixes], dtype=np.intp)
         return devices, np.ones((1, len(devices)), dtype=bool)
@@ -89,7 +85,7 @@ class Turn:
         """Return whether each row of a device counts, (Q, 1), or each pass that it began, (q,), or nothing, (Q, 0)."""
         column = self.happens.devices == device
         rows = self.happens.participates[:, column]
-        return rows if self.mixes is None else rows[np.isfinite(self.happens.start_s[:, column])]
+        return rows if self.passes is None else rows[np.isfinite(self.happens.start_s[:, column])]
 
     @property
     def sends(self) -> bool:
@@ -220,10 +216,8 @@ class UnderWay:
         """Return the clock of its values as `hflray.experiment.record.restored` returns them."""
 
         def turn(saved: Mapping[str, Any]) -> Turn:
-            mixes = saved["mixes"]
-            if mixes is not None:
-                mixes = tuple(MixedArrival(Pass(*arrival), *numbers) for arrival, *numbers in mixes)
-            return Turn(**{**saved, "happens": Timeline(**saved["happens"]), "mixes": mixes})
+            mixes = tuple(MixedArrival(Pass(*arrival), *numbers) for arrival, *numbers in saved["mixes"] or ())
+            return Turn(**{**saved, "happens": Timeline.of_state(saved["happens"]), "mixes": mixes})
 
         turns = {name: tuple(map(turn, values[name])) for name in ("turns", "trailing")}
         waiting = tuple((edge, Pass(*numbers)) for edge, numbers in values["waiting"])
@@ -242,8 +236,8 @@ class UnderWay:
     def busy(self) -> IntArray:
         """The devices of which a row has not ended."""
         turns = (*self.trailing, *self.turns)
-        busy: IntArray = _joined([t.happens.devices[t.busy_until_s > self.clock_s] for t in turns], np.intp)
-        return busy
+        none = np.zeros(0, dtype=np.intp)
+        return np.concatenate([none, *(turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +283,7 @@ def play(
         ready_s: how long it takes to make the plan, s. An edge without a turn waits for it.
         wait_s: duration of a round without updates, at least, s.
     """
-    ways = {turn.edge: turn for turn in before.turns}
+    ways: list[Way] = [(turn.end_s, turn.edge, turn) for turn in before.turns]
     touched = [*before.trailing, *before.turns]
     iterations = dict.fromkeys(planned, 0)
     updates: list[Update] = []
@@ -301,16 +295,17 @@ def play(
         turn = begin(edge, max(moment_s, begin_s + ready_s), iterations[edge]) if edge in iterations else None
         if turn is None:
             return
-        ways[edge] = replace(turn, version=version, position=len(updates), number=int(begun[edge]))
+        turn = replace(turn, version=version, position=len(updates), number=int(begun[edge]))
         iterations[edge] += len(turn.happens.start_s)
         begun[edge] += 1
-        touched.append(ways[edge])
+        touched.append(turn)
+        heapq.heappush(ways, (turn.end_s, edge, turn))
 
+    under_way = {turn.edge for turn in before.turns}
     for edge in planned:
-        if edge not in ways:
+        if edge not in under_way:
             start(edge, begin_s)
-    while ways and len(updates) < most:
-        turn = ways.pop(min(ways, key=lambda edge: (ways[edge].end_s, edge)))
+    for turn in in_order(ways, lambda: len(updates) < most):
         edge, now_s = turn.edge, max(now_s, turn.end_s)
         if not turn.sends:
             continue
@@ -331,10 +326,18 @@ def play(
         updates = [update._replace(share=update.share / total) for update in updates]
         updates[-1] = updates[-1]._replace(steps=True)
     end_s = now_s if updates else max(now_s, begin_s + wait_s)
-    trailing = (t for t in touched if ways.get(t.edge) is not t and t.settled_s > end_s)
-    turns = tuple(ways[edge] for edge in sorted(ways))
-    after = UnderWay(end_s, version, buffered, counts, begun, turns, tuple(trailing))
+    turns = tuple(sorted((turn for *_, turn in ways), key=lambda turn: turn.edge))
+    left = set(turns)
+    trailing = tuple(turn for turn in touched if turn not in left and turn.settled_s > end_s)
+    after = UnderWay(end_s, version, buffered, counts, begun, turns, trailing)
     return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), after, rule)
+
+
+# The columns of a timeline that hold a value for each device of each turn.
+COLUMNS: dict[str, type[Any]] = {
+    "devices": np.intp, "edges": np.intp, "samples": np.float64, "turn": np.intp, "version": np.intp,
+    "turn_j": np.float64, "turn_s": np.float64, "vanished": np.bool_, "device_delay_s": np.float64,
+}  # fmt: skip
 
 
 def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -> Timeline:
@@ -343,74 +346,54 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     An edge has reached the cloud unless it failed in the round.
     """
     begin_s, end_s, turns = played.begin_s, played.end_s, played.turns
-    ended, sizes = [turn.ended(begin_s, end_s) for turn in turns], [len(turn.power_w) for turn in turns]
-    left = np.cumsum([0, *sizes])
-    shape = max((len(rows) for rows in ended), default=0), int(left[-1])
-    parts = [(t.happens, 0, x, t.begin_s - begin_s, over) for t, x, over in zip(turns, left, ended, strict=False)]
-    spent: list[Spent] = []
+    mixes = {mix.arrival[:3]: mix for turn in turns for mix in turn.mixes if mix.moment_s <= end_s}
+    ended = [turn.ended(begin_s, end_s) for turn in turns]
+    left = np.cumsum([0, *(len(turn.power_w) for turn in turns)]).tolist()
+    shape = max(map(len, ended), default=0), left[-1]
+    staleness, share = np.full((2, *shape), np.nan)
+    columns: dict[str, list[Any]] = {name: [np.zeros(0, dtype=kind)] for name, kind in COLUMNS.items()}
     edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
-    for turn in turns:
-        before = turn.spent(begin_s if turn.begin_s < begin_s else -math.inf)
-        spent.append(part := turn.spent(end_s).since(before))
-        edge_energy_j[turn.edge] += part.devices_j.sum() + part.hop_j
-        edge_s[turn.edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
-        reached[turn.edge] &= turn.happens.reached[0] or turn.end_s > end_s
-    over = [turn.end_s <= end_s for turn in turns]
+    bits = 0.0
+    for turn, x, rows in zip(turns, left, ended, strict=False):
+        happens, edge, is_over, size = turn.happens, turn.edge, turn.end_s <= end_s, len(turn.power_w)
+        spent = turn.spent(end_s).since(turn.spent(begin_s if turn.begin_s < begin_s else -math.inf))
+        edge_energy_j[edge] += spent.devices_j.sum() + spent.hop_j
+        edge_s[edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
+        reached[edge] &= happens.reached[0] or not is_over
+        bits += spent.bits
+        values = (
+            happens.devices, np.full(size, edge), happens.samples, np.full(size, turn.number),
+            np.full(size, turn.version), spent.devices_j, spent.busy_s, happens.vanished & is_over,
+            np.where(is_over, happens.device_delay_s, np.nan),
+        )  # fmt: skip
+        for name, value in zip(COLUMNS, values, strict=True):
+            columns[name].append(value)
+        if turn.passes is None:
+            continue
+        for q, n in np.argwhere(rows):
+            mix = mixes.get((int(happens.devices[n]), turn.round, int(turn.passes[n]) + q))
+            if mix is not None:
+                staleness[q, x + n], share[q, x + n] = mix.staleness, mix.share
     updates = [
         (u.turn.edge, u.turn.number, u.turn.version, u.turn.begin_s + u.turn.happens.iteration_end_s[-1, 0] - begin_s,
          u.turn.end_s - begin_s, u.staleness, u.share)
         for u in played.updates
     ]  # fmt: skip
-    runs = Runs(
-        turn=np.repeat([turn.number for turn in turns], sizes).astype(np.intp),
-        version=np.repeat([turn.version for turn in turns], sizes).astype(np.intp),
-        spent_j=_joined([part.devices_j for part in spent], np.float64),
-        busy_s=_joined([part.busy_s for part in spent], np.float64),
-        updates=np.array(updates, dtype=np.float64).reshape(-1, 7),
-        **_mixed(played, ended, shape, left),
-    )
-    delays_s = [
-        t.happens.device_delay_s if o else np.full(len(t.power_w), np.nan) for t, o in zip(turns, over, strict=True)
-    ]
+    parts = [(t.happens, 0, x, t.begin_s - begin_s, rows) for t, x, rows in zip(turns, left, ended, strict=False)]
     return Timeline(
-        devices=_joined([turn.happens.devices for turn in turns], np.intp),
-        edges=np.repeat([turn.edge for turn in turns], sizes).astype(np.intp),
-        samples=_joined([turn.happens.samples for turn in turns], np.float64),
+        **{name: np.concatenate(values) for name, values in columns.items()},
         **laid_out(parts, shape),
         iteration_end_s=np.full((shape[0], num_edges), np.nan),
         edge_delay_s=edge_s,
         edge_energy_j=edge_energy_j,
         reached=reached,
-        vanished=_joined(
-            [turn.happens.vanished & is_over for turn, is_over in zip(turns, over, strict=True)], np.bool_
-        ),
-        device_delay_s=_joined(delays_s, np.float64),
         delay_s=end_s - begin_s,
-        message_bits=float(sum(part.bits for part in spent)),
+        message_bits=bits,
         device_bits=device_bits,
-        runs=runs,
+        updates=np.array(updates, dtype=np.float64).reshape(-1, len(UPDATES)),
+        staleness=staleness,
+        share=share,
     )
-
-
-def _joined(values: Sequence[Any], kind: type) -> Any:
-    return np.concatenate([np.zeros(0, dtype=kind), *values])
-
-
-def _mixed(
-    played: AsynchronousRound, ended: Sequence[BoolArray], shape: tuple[int, int], left: IntArray
-) -> dict[str, FloatArray]:
-    """Return τ and α of the rows that asynchronous edges have mixed in by the end of a round, (Q, H) each, else NaN."""
-    mixes = {mix.arrival[:3]: mix for turn in played.turns for mix in turn.mixed if mix.moment_s <= played.end_s}
-    if all(turn.passes is None for turn in played.turns):
-        return {}
-    staleness, share = np.full(shape, np.nan), np.full(shape, np.nan)
-    for x, turn, over in zip(left, played.turns, ended, strict=False):
-        for q, n in np.argwhere(over):
-            assert turn.passes is not None
-            mix = mixes.get((int(turn.happens.devices[n]), turn.round, int(turn.passes[n]) + q))
-            if mix is not None:
-                staleness[q, x + n], share[q, x + n] = mix.staleness, mix.share
-    return {"staleness": staleness, "share": share}
 
 
 def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> list[str]:
@@ -427,7 +410,7 @@ def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> lis
         rows = [turn.rows_of(device) for turn in begun]
         lost = int(sum((~counts).sum() for counts in rows))
         whole = sum(counts.size for counts in rows)
-        kind = "passes" if any(turn.mixes is not None for turn in begun) else "edge iterations"
+        kind = "passes" if any(turn.passes is not None for turn in begun) else "edge iterations"
         missed = f"did not count in {lost} of {whole} {kind}" if lost else ""
         texts.append(missed if rows else "trained nothing, because its edge had an older plan or failed")
     return texts
@@ -440,25 +423,23 @@ class PlannedTurns:
     Attributes:
         rule: how an asynchronous cloud takes updates; None: the cloud waits for its edges.
         work: the work of a turn.
-        edge_rule: when an edge iteration ends.
+        edge_rule: when an edge iteration ends, or the settings of asynchronous edges.
         uniform: whether all devices have the weight 1 in place of their samples.
-        edges: the settings of asynchronous edges; None: edges wait.
     """
 
     rule: Asynchrony | None
     work: Workload
-    edge_rule: EdgeRule
+    edge_rule: EdgeClockConfig
     uniform: bool = False
-    edges: AsynchronousEdgeConfig | None = None
 
     @classmethod
     def of(cls, config: ExperimentConfig, work: Workload) -> Self | None:
         """Return what a configuration says; None: both cloud and edges wait."""
-        cloud, edges = config.clock.cloud.asynchronous, config.clock.edge.asynchronous
-        if cloud is None and edges is None:
+        cloud = config.clock.cloud.asynchronous
+        if cloud is None and config.clock.edge.asynchronous is None:
             return None
         rule = None if cloud is None else Asynchrony.of(cloud, config.fleet.num_edges)
-        return cls(rule, work, EdgeRule.of(config.clock.edge), config.aggregation.weights == "uniform", edges)
+        return cls(rule, work, config.clock.edge, config.aggregation.weights == "uniform")
 
     def play(
         self,
@@ -479,7 +460,7 @@ class PlannedTurns:
             before: the clock after the round before.
             ready_s: how long it takes to make the plan, s.
         """
-        edges = (_WaitingEdges if self.edges is None else _MixingEdges)(
+        edges = (_WaitingEdges if self.edge_rule.asynchronous is None else _MixingEdges)(
             self, world, outlook, schedule, allocation, planned, before
         )
         planned_edges = np.unique(schedule.edges).tolist()
@@ -539,7 +520,7 @@ class _WaitingEdges:
         return schedule, allocation, senders
 
     def _happens(
-        self, rows: IntArray, work: Workload, rule: EdgeRule, begin_s: float, first: int, scale: float = 1.0
+        self, rows: IntArray, work: Workload, rule: EdgeClockConfig, begin_s: float, first: int, scale: float = 1.0
     ) -> Timeline | None:
         """Return what happens to the devices in some rows of the plan; see `World.turn`."""
         key = int(rows[0]), scale
@@ -564,7 +545,8 @@ class _MixingEdges(_WaitingEdges):
 
     def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
         """Return the turn that an edge begins; see `play`."""
-        rows, outlook, config = np.flatnonzero(self._schedule.edges == edge), self._outlook, self._turns.edges
+        rows, outlook = np.flatnonzero(self._schedule.edges == edge), self._outlook
+        config = self._turns.edge_rule.asynchronous
         assert config is not None
         devices = self._schedule.devices[rows].tolist()
         fails_s = self._clock_s + float(self._world.ends(outlook, self._schedule.devices[rows]).fail_s[edge])
@@ -582,7 +564,7 @@ class _MixingEdges(_WaitingEdges):
         def begin(device: int, moment_s: float) -> Pass | None:
             row = row_of[device]
             number = int(self._passes[row])
-            happens = self._happens(np.array([row]), work, EdgeRule(), moment_s, number, scale)
+            happens = self._happens(np.array([row]), work, WAITS, moment_s, number, scale)
             if happens is None:
                 return None
             self._passes[row] += 1

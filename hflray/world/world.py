@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from hflray import metrics, registry
-from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.edge_rule import planned_s as planned_iteration_s
 from hflray.clock.semi_synchronous import Period
 from hflray.config import ExperimentConfig
-from hflray.config.clock import SemiSynchronousConfig
+from hflray.config.clock import EdgeClockConfig, SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -235,7 +235,7 @@ class World:
         schedule: Schedule,
         allocation: AllocationLike,
         planned: RoundCost,
-        rule: EdgeRule,
+        rule: EdgeClockConfig,
         cloud: SemiSynchronousConfig | None = None,
     ) -> Timeline:
         """Return what happens to a planned round; all goes as planned where the world and the rule are off.
@@ -256,7 +256,7 @@ class World:
         np.maximum.at(planned_s, edges, planned.iteration_delay_s)
         period = None
         if cloud is not None:
-            iteration_s = rule.planned_s(edges, planned.iteration_delay_s, fleet.num_edges)
+            iteration_s = planned_iteration_s(rule, edges, planned.iteration_delay_s, fleet.num_edges)
             period = Period(cloud.period_s, iteration_s, cloud.max_iterations)
             period.check(outlook.round)
         durations = self._durations(
@@ -280,7 +280,7 @@ class World:
         schedule: Schedule,
         allocation: AllocationLike,
         planned: Durations,
-        rule: EdgeRule,
+        rule: EdgeClockConfig,
         *,
         begin_s: float = 0.0,
         first: int = 0,

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ import yaml
 
 from hflray.support.provenance import git_commit
 from hflray.training.machine import available_cpus
-from tests.benchmarks._bare import scaling
+from tests.benchmarks._bare import SCALES, scaling
 from tests.benchmarks._report import Table, cpu_name, publish
 from tests.benchmarks._results import KEPT, Results, compare, machine, slug
 
@@ -73,51 +73,10 @@ class Benchmark:
         yield from [found] if isinstance(found, Table) else found
 
 
-def _training(key: str, *more: str) -> tuple[str, ...]:
-    return tuple(f"{key}/{name}" for name in ("setting", "equal work", "L = 5", "L = 1", *more))
-
-
-SHORT_TRAINING = {"repeats": 2, "devices": 10}
-SPEED = {"edges": 20, "repeats": 2, "batch": 1000}
-BENCHMARKS = (
-    Benchmark("allocation-one", "allocation:speed", ("allocation/one thread",), {"threads": 1}, SPEED),
-    Benchmark("allocation-two", "allocation:speed", ("allocation/two threads",), {"threads": 2}, SPEED, parallel=True),
-    Benchmark("generalisation", "generalisation:table", ("generalisation/scenarios",), {}, {"fleets": 4}, 3600),
-    Benchmark("assigner", "assigner:table", ("assigner/learning",), {}, {"seconds": 10, "fleets": 50}),
-    Benchmark("decision", "decision:table", ("decision/policy",), {}, {"fleets": 5}),
-    Benchmark("scale", "scale:steps", ("scale/steps",), {}, {"largest": 10_000}, parallel=True),
-    Benchmark("scale-exponents", "scale:exponents", ("scale/exponents",), {}, {"scale": 0.1}, parallel=True),
-    Benchmark(
-        "million", "million:table", ("million/round",), {}, {"scheduled": 50, "sizes": (100, 5_000)}, parallel=True
-    ),
-    Benchmark(
-        "training-one", "training:tables", _training("training, one core"),
-        {"key": "training, one core", "only": ("bare1", "serial")}, SHORT_TRAINING,
-    ),
-    Benchmark("training", "training:tables", _training("training", "Ray's share"), {}, SHORT_TRAINING, 5400, True),
-    Benchmark(
-        "inside", "inside:tables", ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"), {},
-        {"turns": 2, "devices": 2, "samples": 100},
-    ),
-    Benchmark("clock-rows", "clock:rows", ("clock/rows",), {}, {"rounds": 3}),
-    Benchmark(
-        "clock-actors", "clock:actors", ("clock/actors",), {}, {"rounds": 2, "local_iterations": 1}, parallel=True
-    ),
-    Benchmark("step", "step:tables", ("step/resnet8", "step/gru"), {}, {"turns": 3}),
-    Benchmark("joint_cost", "joint_cost:table", ("joint_cost/round",), {}, {"fleets": 10}),
-    Benchmark(
-        "world", "world:tables", ("world/N = 100", "world/N = 1000000"), {"devices": (100, 1_000_000)}, {"rounds": 8}
-    ),
-    Benchmark("actors-noop", "actors:noop", ("actors/no-op round",), {}, {"sizes": ((100, 2, 1.0),)}, parallel=True),
-    Benchmark("actors-gpu", "actors:gpu", ("actors/gpu",), {}, {"repeats": 1}),
-    Benchmark("sweep-overhead", "sweep:overhead", ("sweep/overhead",), {}, {"rounds": 6, "turns": 1}, parallel=True),
-    Benchmark("sweep-share", "sweep:share", ("sweep/share",), {}, {"rounds": 2}, 3600, True),
-    Benchmark("sweep-servers", "sweep:servers", ("sweep/servers",), {}, {"rounds": 3, "turns": 1}, 3600, True),
-    Benchmark(
-        "first-minute", "first_minute:table", ("first minute/phases",), {},
-        {"repeats": 1, "overrides": ("max_rounds=1",)}, parallel=True,
-    ),
-)  # fmt: skip
+BENCHMARKS = tuple(
+    Benchmark(**{**entry, "keys": tuple(entry["keys"])})
+    for entry in yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8"))
+)
 
 
 def chosen(only: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> list[Benchmark]:
@@ -181,18 +140,6 @@ def store(benchmark: Benchmark, results: Results, command: Sequence[str], log: P
             results.without(key, "failed", f"{why or 'it ended without this table'}{last}")
 
 
-def summary(benchmark: Benchmark, results: Results) -> str:
-    """Return a short line for each table of a benchmark."""
-    lines = []
-    for key in benchmark.keys:
-        table = results.tables[key]
-        ratios = [f"{name} {value:.3g} ×" for name, value in table["ratios"].items() if value is not None]
-        more = f", and {len(ratios) - 3} more" if len(ratios) > 3 else ""
-        said = f"{'; '.join(ratios[:3]) or 'no ratios'}{more}{' (TOO BUSY)' if table.get('busy') else ''}"
-        lines.append(f"  {key}: {said if table['status'] == 'measured' else table['status'] + ': ' + table['message']}")
-    return "\n".join(lines)
-
-
 def run(
     results_file: Path, quick: bool = False, only: Sequence[str] = (), benchmarks: Sequence[Benchmark] = BENCHMARKS
 ) -> bool:
@@ -204,11 +151,11 @@ def run(
     if results_file.is_file() and results.same_conditions(before := Results.read(results_file)):
         results.tables = before.tables
     cpus = available_cpus()
-    found = scaling(cpus, 0.3 if quick else 1.0) if len(cpus) > 1 else None
-    results.bare_loops = asdict(found) if found else None
-    refused = "there is one CPU" if found is None else "" if found.enough else found.text()
+    loops = results.bare_loops = scaling(cpus, 0.3 if quick else 1.0) if len(cpus) > 1 else None
+    told = f"two processes of a bare loop together do {loops['ratio']:.2f} × the work of one" if loops else "one CPU"
+    refused = "" if loops and loops["ratio"] >= SCALES else f"{told}, which is too little to compare parallel work"
     print(f"{results.machine['cpu']}, {len(cpus)} CPUs, load {os.getloadavg()[0]:.1f}; commit {results.commit[:12]}")
-    print(f"{found.text() if found else refused}{': no parallel table is measured' if refused else ''}", flush=True)
+    print(refused or told, flush=True)
     failed = False
     for number, benchmark in enumerate(selected, 1):
         print(f"[{number}/{len(selected)}] {benchmark.name}", end="", flush=True)
@@ -224,8 +171,10 @@ def run(
             log = results_file.with_suffix("") / f"{benchmark.name}.log"
             store(benchmark, results, [*command, *(["--quick"] if quick else [])], log)
         results.write(results_file)
-        failed |= any(results.tables[key]["status"] == "failed" for key in benchmark.keys)
-        print(f": {time.perf_counter() - begin:.0f} s\n{summary(benchmark, results)}", flush=True)
+        made = {key: results.tables[key] for key in benchmark.keys}
+        failed |= any(table["status"] == "failed" for table in made.values())
+        told = [f"  {key}: {table['status']} {table['message']}" for key, table in made.items()]
+        print("\n".join([f": {time.perf_counter() - begin:.0f} s", *told]), flush=True)
     print(f"tables: {results_file}; their logs: {results_file.with_suffix('')}")
     return not failed
 

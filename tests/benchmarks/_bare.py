@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,35 +42,13 @@ def yardstick_s(seconds: float = 0.3, clock: Callable[[], float] = time.perf_cou
     return statistics.median(times)
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """The speed of bare loops, in pieces of work per second.
+def scaling(cpus: Sequence[int], seconds: float = 1.0, turns: int = 5) -> dict[str, float]:
+    """Run one loop and two loops in turns on the first two of these CPUs.
 
-    Attributes:
-        one: speed of one process alone on the machine.
-        two: speed of two processes together, each on its own CPU.
-        ratio: median of the turns' ratios; it is 2 if the two CPUs do not slow each other.
+    Returns:
+        The speed of `one` alone and of `two` together, in pieces of work per second, and the median `ratio` of the
+        turns, which is 2 if the two CPUs do not slow each other.
     """
-
-    one: float
-    two: float
-    ratio: float
-
-    @property
-    def enough(self) -> bool:
-        """Whether parallel tables can be compared on this machine."""
-        return self.ratio >= SCALES
-
-    def text(self) -> str:
-        """Return a sentence for the screen and for the tables that are not measured."""
-        text = f"two processes of a bare loop together do {self.ratio:.2f} × the work of one"
-        if self.enough:
-            return text
-        return f"{text}, at least {SCALES} × is needed to compare what runs on two CPUs"
-
-
-def scaling(cpus: Sequence[int], seconds: float = 1.0, turns: int = 5) -> Scaling:
-    """Run one loop and two loops in turns on the first two of these CPUs, and return their speeds."""
     loops = [
         subprocess.Popen(
             [sys.executable, __file__, str(cpu)],
@@ -99,7 +76,7 @@ def scaling(cpus: Sequence[int], seconds: float = 1.0, turns: int = 5) -> Scalin
             loop.stdin.close()
             loop.wait()
     one, two = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return Scaling(one, two, statistics.median(both / alone for alone, both in pairs))
+    return {"one": one, "two": two, "ratio": statistics.median(both / alone for alone, both in pairs)}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 
 from hflray.training.machine import available_cpus
@@ -58,15 +59,11 @@ class Table:
         """Return the table as text for the screen."""
         if self.not_measured:
             return f"{self.title}\n  not measured: {self.not_measured}"
-        cells = [[heading for _, heading, _ in self.columns]]
-        for row in self.rows:
-            cells.append(["" if row[key] is None else format(row[key], spec) for key, _, spec in self.columns])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in cells
-            if line
+        cells = [
+            ["" if row[key] is None else format(row[key], spec) for key, _, spec in self.columns] for row in self.rows
         ]
+        table = pd.DataFrame(cells, columns=[heading for _, heading, _ in self.columns])
+        lines = [table.to_string(index=False)] if cells else []
         notes = [*self.notes, *([f"FAILED: {self.failed}"] if self.failed else [])]
         return "\n".join([self.title, *lines, *(f"  {note}" for note in notes)])
 

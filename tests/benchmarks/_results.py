@@ -1,7 +1,7 @@
 """The file of all tables: its content, its place, and the comparison of two files.
 
 A file is JSON: ``format``, ``commit``, ``machine`` (CPU, cores, memory, versions), ``quick``, ``bare_loops``
-(`_bare.Scaling`, or null with one CPU), and ``tables``: by key, the content of `_report.Table`, with
+(of `_bare.scaling`, or null with one CPU), and ``tables``: by key, the content of `_report.Table`, with
 
 * ``status``: ``measured``, ``not measured`` or ``failed``; ``message``: the reason if it was not measured or failed;
 * ``date`` in UTC; ``wall_s``; ``load`` and ``others_cpus``, as in `_report.Conditions`; ``busy``.

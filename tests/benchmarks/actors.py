@@ -1,64 +1,23 @@
-"""The overhead of the actors, and the gain of a GPU.
-
-noop  a round without training: 1,000 devices on 2 actors; 20 devices with an actor each
-gpu   50 devices trained at once, compared with a sequential loop on the same GPU; skipped without a GPU
-"""
+"""The gain of a GPU: 50 devices trained at once, compared with a sequential loop on it; skipped without a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from hflray.cost import Schedule
-from hflray.models import MINI, build_model, init_vector, load_vector
+from hflray.models import build_model, init_vector, load_vector
 from hflray.models.problem import Problem
-from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost
-from hflray.training.state import RoundTask
-from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table
-from tests.training.test_local import make_data, make_job
+from tests.training.test_local import make_data
 
 PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations of the forward pass and all gradients except the images'
-
-
-def without_training(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[float, float, float]:
-    """Return the median and the best time of a round without training, and the time until the first round ended, s."""
-    begin = time.perf_counter()
-    job, data = make_job(local_iterations=0, problem=Problem((1, 10, 10), 3, model=MINI)), make_data((1,) * devices)
-    vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
-    times, everyone = [], np.arange(devices)
-    with closing(RayHierarchy(job, data, num_edges=5, num_actors=actors, cpus_per_actor=share)) as pool:
-        started_s = time.perf_counter() - begin
-        for index in range(rounds + 1):
-            start = time.perf_counter()
-            task = RoundTask(index, Schedule(everyone, everyone % 5), np.ones((1, devices), dtype=bool))
-            pool.train_round(task, pool.setting.start(vector))
-            times.append(time.perf_counter() - start)
-    return statistics.median(times[1:]), min(times), started_s + times[0]
-
-
-def noop(sizes: Sequence[tuple[int, int, float]] = ((1000, 2, 1.0), (20, 20, 0.1))) -> Table:
-    """Measure rounds without training, for these numbers of devices, of actors, and CPUs of each actor."""
-    columns = [("row", "", ""), ("median_ms", "median, ms", ".1f"), ("best_ms", "best, ms", ".1f"),
-               ("first_s", "the first was over after, s", ".1f")]  # fmt: skip
-    table = Table("actors/no-op round", "rounds in which nothing is trained", columns)
-    start_ray(2)
-    for devices, actors, share in sizes:
-        name = f"{devices:,} devices" if actors < devices else f"{devices} devices, an actor each"
-        loop_s = yardstick_s()
-        median_s, best_s, ready_s = without_training(devices, actors, share)
-        table.add(name, median_ms=1e3 * median_s, best_ms=1e3 * best_s, first_s=ready_s)
-        table.ratios[name] = (loop_s + yardstick_s()) / 2 / median_s
-    table.notes.append("ratios: rounds in the time of a bare loop")
-    return table
 
 
 def at_once(device: str, devices: int, samples: int, repeats: int, precision: str = "float32") -> tuple[float, float]:

@@ -1,11 +1,10 @@
 """Allocation compared with CVXPY and Clarabel in one run: accuracy, and time as ratios.
 
-Both sides have equal resources: one thread on one CPU is compared with one thread of CVXPY on the same CPU, and two
-threads on two CPUs with two processes of CVXPY, each on one of the CPUs with half of the edges. They take turns, so
-that other work on the machine affects both alike. Figures are medians over the turns, and ratios are medians of the
-turns' ratios. CVXPY's problem is compiled once per size and its parameters are changed, so that its canonicalisation
-does not count. Its time is the median over the edges that it solved, so that its failures do not count either. Its
-first solve of a size is shown separately. A busy machine changes the ratio of CPU times least.
+Both sides have one thread on the same CPU, in turns in one process, so that other work on the machine affects both
+alike. Figures are medians over the turns, and ratios are medians of the turns' ratios. CVXPY's problem is compiled once
+per size and its parameters are changed, so that its canonicalisation does not count. Its time is the median over the
+edges that it solved, so that its failures do not count either. Its first solve of a size is shown separately. A busy
+machine changes the ratio of CPU times least.
 
 A warm start is measured on a changed batch, in which the gain of every link is 1 dB higher or lower at random. Solving
 an unchanged batch again is a row of its own. Every timed solution must have CVXPY's objectives.
@@ -14,17 +13,17 @@ an unchanged batch again is a row of its own. Every timed solution must have CVX
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from multiprocessing.connection import Connection
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
 from hflray.allocation import allocate_round, edge_problems
+from hflray.allocation.cvxpy import solve_edge as solve_with_cvxpy
 from hflray.allocation.instance import EdgeProblem
 from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Guess, Solution
 from hflray.allocation.kernels.edge import solve_edge
@@ -59,7 +58,9 @@ def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def check_objectives(mine: np.ndarray, reference: np.ndarray, above: float, below: float) -> tuple[float, float]:
+def check_objectives(
+    mine: np.ndarray, reference: np.ndarray, above: float = ABOVE, below: float = BELOW
+) -> tuple[float, float]:
     """Check that objectives, (n,), agree with a reference's, which are NaN where the reference failed.
 
     Returns:
@@ -106,106 +107,42 @@ def objectives(solution: Solution) -> np.ndarray:
     return solution.feasible.energy_j + solution.feasible.delay_s
 
 
-def serve(pipe: Connection, sets: list[list[EdgeProblem]]) -> None:
-    """Run CVXPY in this process: for every number received, solve that set of edges and send a `Round`."""
-    from hflray.allocation.cvxpy import _programme
-    from hflray.allocation.cvxpy import solve_edge as solve_with_cvxpy
-
-    begin = time.perf_counter()
-    _programme(len(sets[0][0].members))
-    solve_with_cvxpy(sets[0][0])
-    pipe.send(time.perf_counter() - begin)
-    while (number := pipe.recv()) is not None:
-        problems = sets[number]
-        result, seconds, cpu_seconds = np.full(len(problems), np.nan), [], []
-        wall, cpu = time.perf_counter(), time.process_time()
-        for i, problem in enumerate(problems):
-            begin, cpu_begin = time.perf_counter(), time.process_time()
-            try:
-                answer = solve_with_cvxpy(problem)
-            except InfeasibleError:
-                continue
-            seconds.append(time.perf_counter() - begin)
-            cpu_seconds.append(time.process_time() - cpu_begin)
-            result[i] = problem.objective(*answer)
-        had = (time.process_time() - cpu) / (time.perf_counter() - wall)
-        pipe.send(Round(result, statistics.median(seconds), statistics.median(cpu_seconds), had))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Round:
-    """The result of CVXPY for all edges.
-
-    Attributes:
-        objective: objective of each edge, (e,), J; NaN where CVXPY failed.
-        seconds, cpu_seconds: wall time and CPU time per edge, s.
-        cpus_had: average number of CPUs that it used.
-    """
+class Round(NamedTuple):
+    """The result of CVXPY: the objective of each edge, NaN where it failed, and seconds and CPU seconds per edge."""
 
     objective: np.ndarray
     seconds: float
     cpu_seconds: float
-    cpus_had: float
 
 
-class Reference:
-    """CVXPY in one process per CPU of `cpus`, whose threads stay on that CPU; the processes share the edges of a set.
-
-    Attributes:
-        first_s: seconds in which a process compiles the problem and solves it once.
-    """
-
-    def __init__(self, *sets: Sequence[EdgeProblem], cpus: Sequence[int]) -> None:
-        self._counts = [len(problems) for problems in sets]
-        self._pipes: list[Connection] = []
-        self._processes = []
-        context = multiprocessing.get_context("spawn")
-        for first, cpu in enumerate(cpus):
-            mine, theirs = context.Pipe()
-            parts = [list(problems[first :: len(cpus)]) for problems in sets]
-            process = context.Process(target=serve, args=(theirs, parts), daemon=True)
-            with on_cpus([cpu]):
-                process.start()
-            theirs.close()
-            self._pipes.append(mine)
-            self._processes.append(process)
-        self.first_s = max(pipe.recv() for pipe in self._pipes)
-
-    def round(self, number: int = 0) -> Round:
-        """Solve the edges of set `number` once, in all processes at the same time."""
-        for pipe in self._pipes:
-            pipe.send(number)
-        answers: list[Round] = [pipe.recv() for pipe in self._pipes]
-        result = np.empty(self._counts[number])
-        for first, answer in enumerate(answers):
-            result[first :: len(answers)] = answer.objective
-        return Round(
-            result,
-            1 / sum(1 / answer.seconds for answer in answers),
-            statistics.mean(answer.cpu_seconds for answer in answers),
-            sum(answer.cpus_had for answer in answers),
-        )
-
-    def close(self) -> None:
-        """End the processes."""
-        for pipe, process in zip(self._pipes, self._processes, strict=True):
-            pipe.send(None)
-            process.join()
+def reference(problems: Sequence[EdgeProblem]) -> Round:
+    """Solve the edges with CVXPY."""
+    result, seconds, cpu_seconds = np.full(len(problems), np.nan), [], []
+    for i, problem in enumerate(problems):
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        try:
+            answer = solve_with_cvxpy(problem)
+        except InfeasibleError:
+            continue
+        seconds.append(time.perf_counter() - begin)
+        cpu_seconds.append(time.process_time() - cpu_begin)
+        result[i] = problem.objective(*answer)
+    return Round(result, statistics.median(seconds), statistics.median(cpu_seconds))
 
 
 Row = tuple[int, Callable[[], object]]  # a timed call, and the number of edges that it solves
 
 
-def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: int) -> dict[str, Row]:
-    """Return what is timed with `threads` threads; all kernels are compiled.
+def rows(fleets: list[Fleet], problems: list[EdgeProblem], batch: int) -> dict[str, Row]:
+    """Return what is timed; all kernels are compiled.
 
     Raises:
         AssertionError: warm and cold starts give the moved batch other objectives, or it equals the batch before.
     """
     copies = [problems[i % len(problems)] for i in range(batch)]
     there, here = flat(moved(copies)), flat(copies)
-    start = solve_batch(*here, threads=threads)
-    cold, warm = solve_batch(*there, threads=threads), solve_batch(*there, warm=start, threads=threads)
+    start = solve_batch(*here, threads=1)
+    cold, warm = solve_batch(*there, threads=1), solve_batch(*there, warm=start, threads=1)
     check_objectives(objectives(warm), objectives(cold), 1e-9, 1e-9)
     if np.median(np.abs(objectives(cold) / objectives(start) - 1)) < 1e-3:
         raise AssertionError("the moved batch has the objectives of the one that it was moved from")
@@ -224,24 +161,19 @@ def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: 
             allocate_round(fleet, WORK, devices, zeros)
 
     bare(), public()
-    edge_by_edge: dict[str, Row] = {
+    return {
         "bare kernel, called from Python": (20 * len(problems), bare),
         "allocate_round, one edge": (len(problems), public),
-    }
-    return {
-        **(edge_by_edge if threads == 1 else {}),  # a call for one edge uses one thread
-        f"batch of {batch:,}, with certificate": (batch, lambda: solve_batch(*here, threads=threads)),
-        "moved by 1 dB a link, cold": (batch, lambda: solve_batch(*there, threads=threads)),
-        "moved by 1 dB a link, warm": (batch, lambda: solve_batch(*there, warm=start, threads=threads)),
-        "not moved at all, warm": (batch, lambda: solve_batch(*here, warm=start, threads=threads)),
+        f"batch of {batch:,}, with certificate": (batch, lambda: solve_batch(*here, threads=1)),
+        "moved by 1 dB a link, cold": (batch, lambda: solve_batch(*there, threads=1)),
+        "moved by 1 dB a link, warm": (batch, lambda: solve_batch(*there, warm=start, threads=1)),
     }
 
 
-def speed(threads: int, edges: int = 200, repeats: int = 5, batch: int = 20_000) -> Table:
-    """Measure `threads` threads on as many CPUs and as many processes of CVXPY, in turns.
+def speed(edges: int = 200, repeats: int = 5, batch: int = 20_000) -> Table:
+    """Measure both sides in turns.
 
     Args:
-        threads: number of threads, 1 or 2.
         edges: number of edges of ten devices that CVXPY solves.
         repeats: number of turns.
         batch: number of edges in a batch.
@@ -249,35 +181,31 @@ def speed(threads: int, edges: int = 200, repeats: int = 5, batch: int = 20_000)
     Raises:
         AssertionError: both sides give other objectives, for the edges as drawn or as moved.
     """
-    cpus, rng = available_cpus()[:threads], np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     fleets = [sample_fleet(FleetConfig(num_devices=10, num_edges=1), rng) for _ in range(edges)]
     devices, zeros = np.arange(10), np.zeros(10, dtype=np.intp)
     problems = [next(edge_problems(fleet, WORK, devices, zeros)) for fleet in fleets]
     there = moved(problems)
-    with ExitStack() as stack:
-        surroundings = stack.enter_context(conditions())
-        reference = stack.enter_context(closing(Reference(problems, there, cpus=cpus)))
-        stack.enter_context(on_cpus(cpus))
-        timed = rows(fleets, problems, threads, batch)
-        least, most = check_objectives(
-            objectives(solve_batch(*flat(problems))), reference.round().objective, ABOVE, BELOW
-        )
-        answer = reference.round(1)
-        check_objectives(objectives(solve_batch(*flat(there))), answer.objective, ABOVE, BELOW)
+    with conditions() as surroundings, on_cpus(available_cpus()[:1]):
+        begin = time.perf_counter()
+        solve_with_cvxpy(problems[0])
+        first_s = time.perf_counter() - begin
+        timed = rows(fleets, problems, batch)
+        least, most = check_objectives(objectives(solve_batch(*flat(problems))), reference(problems).objective)
+        answer = reference(there)
+        check_objectives(objectives(solve_batch(*flat(there))), answer.objective)
         other, own = list[Round](), {name: list[tuple[float, float]]() for name in timed}
         for _ in range(repeats):
-            other.append(reference.round())
+            other.append(reference(problems))
             for name, (_, call) in timed.items():
                 wall, cpu = time.perf_counter(), time.process_time()
                 call()
                 own[name].append((time.perf_counter() - wall, time.process_time() - cpu))
     table = Table(
-        f"allocation/{'one thread' if threads == 1 else 'two threads'}",
-        f"allocation, {threads} threads of ours and as many processes of CVXPY, edges of 10 devices, medians of "
-        f"{repeats} turns",
+        "allocation/one thread",
+        f"allocation, ours and CVXPY with a thread each, edges of 10 devices, medians of {repeats} turns",
         [
-            ("row", "", ""), ("cpus_had", "CPUs had", ".2f"), ("us", "us an edge", ".2f"),
-            ("cvxpy_cpus_had", "CVXPY's CPUs had", ".2f"), ("cvxpy_us", "us an edge", ",.0f"),
+            ("row", "", ""), ("us", "us an edge", ".2f"), ("cvxpy_us", "CVXPY's", ",.0f"),
             ("ratio", "times CVXPY", ",.0f"), ("ratio_min", "least", ",.0f"), ("ratio_max", "most", ",.0f"),
             ("ratio_by_cpu", "by CPU time", ",.0f"),
         ],
@@ -287,18 +215,17 @@ def speed(threads: int, edges: int = 200, repeats: int = 5, batch: int = 20_000)
         ratios = np.array([turn.seconds for turn in other]) / (seconds / count)
         by_cpu = np.array([turn.cpu_seconds for turn in other]) / (cpu_seconds / count)
         table.ratios[name] = float(np.median(ratios))
+        cvxpy_us = 1e6 * statistics.median(turn.seconds for turn in other)
         table.add(
-            name, cpus_had=np.median(cpu_seconds / seconds), us=1e6 * np.median(seconds) / count,
-            cvxpy_cpus_had=statistics.median(turn.cpus_had for turn in other),
-            cvxpy_us=1e6 * statistics.median(turn.seconds for turn in other), ratio=table.ratios[name],
+            name, us=1e6 * np.median(seconds) / count, cvxpy_us=cvxpy_us, ratio=table.ratios[name],
             ratio_min=ratios.min(), ratio_max=ratios.max(), ratio_by_cpu=np.median(by_cpu),
         )  # fmt: skip
     failed = int(np.isnan(answer.objective).sum())
-    table.facts |= {"cvxpy_first_ms": 1e3 * reference.first_s, "cvxpy_failed": failed, "least": least, "most": most}
+    table.facts |= {"cvxpy_first_ms": 1e3 * first_s, "cvxpy_failed": failed, "least": least, "most": most}
     table.notes = [
         f"objective against CVXPY's: from {least:.1e} to {most:.1e} relative, and alike for the moved edges, of which "
         f"CVXPY failed on {failed} of {edges}",
-        f"CVXPY, compiling the problem of 10 devices and first solve: {1e3 * reference.first_s:.1f} ms",
+        f"CVXPY, compiling the problem of 10 devices and first solve: {1e3 * first_s:.1f} ms",
     ]
     surroundings.note(table)
     return table

@@ -9,9 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from hflray.assignment import build_assigner
 from hflray.assignment.objective import all_costs, round_problem
@@ -21,24 +23,9 @@ from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table
 
 KB = 8192.0
-FIXED = (0.5, 1.0, 1.5, 2.2, 3.0)  # MHz
-
-# The values are H, the options of the fleet, and those of the workload.
-SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
-    "H = 50, M = 5": (50, {}, {}),
-    "fixed B_m": (50, {"edge_bandwidths_mhz": FIXED}, {}),
-    "H = 10": (10, {}, {}),
-    "H = 30": (30, {}, {}),
-    "H = 100": (100, {}, {}),
-    "M = 3": (50, {"num_edges": 3}, {}),
-    "M = 8": (50, {"num_edges": 8}, {}),
-    "M = 20": (50, {"num_edges": 20}, {}),
-    "shadowing 4 dB, 2 km": (50, {"shadowing_db": 4.0, "area_km": 2.0}, {}),
-    "λ = 0.1": (50, {}, {"delay_weight": 0.1}),
-    "λ = 10": (50, {}, {"delay_weight": 10.0}),
-    "z = 882 KB": (50, {}, {"model_bits": 882 * KB}),
-    "70 samples a device": (10, {"num_edges": 3, "samples": (50, 90)}, {}),  # the quickstart's
-}
+SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("scenarios.yaml").read_text(encoding="utf-8")
+)
 
 
 def table(fleets: int = 100, policy: str | None = None, only: Sequence[str] = tuple(SCENARIOS)) -> Table:

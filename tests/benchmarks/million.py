@@ -28,10 +28,10 @@ from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table
-from tests.benchmarks.world import EVERYTHING, PARTS
+from tests.benchmarks.world import ROWS
 
 THERE = "world.availability={name: markov, options: {mean_on_s: 60000, mean_off_s: 600}}"
-LIVING = (*(part for part in EVERYTHING if part not in PARTS["availability (markov)"]), THERE)
+LIVING = (*(part for part in ROWS["everything"] if not part.startswith(("world.availability", "clock."))), THERE)
 
 
 def paper(*overrides: str) -> ExperimentConfig:

@@ -4,10 +4,6 @@ A tenth of the devices is scheduled, and there is an edge for every thousand dev
 H × M links, which are N² / 10,000; the other steps read a fixed number per device. The exponent is the slope of
 ln(seconds) against ln(N) over the three largest fleets, because the fixed cost of a call matters for smaller ones. Up
 to 100,000 devices a figure is the median of three fleets.
-
-A second table varies one of N, H and M alone, in three sizes, and has the exponents of seconds and of memory. The
-memory of a step is the peak of the arrays that it allocates, which NumPy reports to tracemalloc. Time and memory are
-taken from separate calls, because tracing takes time.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -29,10 +24,6 @@ from tests.benchmarks._report import Table
 
 COMPARED = 10_000  # ratios are stored from this N on; calls are too short below it
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
-
-
-BASE = {"N": 200_000, "H": 10_000, "M": 100}
-VARIED = {"N": (100_000, 300_000, 1_000_000), "H": (3_000, 10_000, 30_000), "M": (30, 100, 300)}
 
 
 def steps_of(num_devices: int, num_scheduled: int, num_edges: int, seed: int = 0) -> dict[str, Callable[[], object]]:
@@ -64,40 +55,6 @@ def seconds_of(call: Callable[[], object]) -> float:
         call()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
-
-
-def peak_mb(call: Callable[[], object]) -> float:
-    """Return the peak of what a call allocates, MB."""
-    tracemalloc.start()
-    call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak / 2**20
-
-
-def exponents(scale: float = 1.0) -> Table:
-    """Measure the exponents of seconds and memory against N, H and M, the others as in `BASE`, all times `scale`."""
-    columns = [("row", "step", ""), ("seconds", "s", ".4f"), ("memory", "MB", ".1f")]
-    columns += [(f"{of} {name}", f"{of}, {name}", ".2f") for of in ("time", "memory") for name in VARIED]
-    base = ", ".join(f"{name} = {round(size * scale):,}" for name, size in BASE.items())
-    result = Table("scale/exponents", f"exponents of time and memory, from {base}", columns)
-    # Of each step its seconds and MB, by what is varied.
-    measured: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in STEPS}
-    for varied, sizes in VARIED.items():
-        for size in sizes:
-            counts = {name: round(count * scale) for name, count in (BASE | {varied: size}).items()}
-            for name, call in steps_of(counts["N"], counts["H"], counts["M"]).items():
-                measured[name].setdefault(varied, []).append((seconds_of(call), peak_mb(call)))
-    for name, by in measured.items():
-        row: dict[str, float] = {"seconds": by["H"][1][0], "memory": by["H"][1][1]}
-        for varied, pairs in by.items():
-            for of, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
-                slope = float(np.polyfit(np.log(VARIED[varied]), np.log(np.maximum(values, 1e-9)), 1)[0])
-                row[f"{of} {varied}"] = result.facts[f"{of} of {name} against {varied}"] = slope
-        result.add(name, **row)
-    ranges = "; ".join(f"{name}: {', '.join(f'{round(size * scale):,}' for size in VARIED[name])}" for name in VARIED)
-    result.notes.append(f"one is varied at a time ({ranges}); an exponent is a slope over three sizes")
-    return result
 
 
 def steps(largest: int = 1_000_000) -> Table:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from hflray.models import build, init_vector, is_papers, to_vector
 from hflray.models.problem import ModelSpec, Problem
-from hflray.training.kernels import Kernel, KernelName, Precision, suitable
-from tests.benchmarks._kernels import sample_kernel
+from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
+from hflray.training.machine import quiet_heap
 from tests.benchmarks._report import Table
 from tests.benchmarks.training import BATCH, PROBLEMS
 
@@ -33,6 +34,19 @@ PARTS = {
     "gather": ("aten::index",),
 }
 BACKWARD, STEPS = "autograd::engine::evaluate_function", 4
+
+
+def sample_kernel(name: KernelName, problem: Problem, batch_size: int, precision: Precision) -> Kernel:
+    """Return a kernel that has made a step; the values of its random data do not matter for its speed."""
+    quiet_heap()
+    rng = np.random.default_rng(0)
+    module = build(problem)
+    kernel = build_kernel(name, module, problem, 0.01, precision)
+    kernel.load(init_vector(module, rng) if is_papers(problem) else to_vector(module))
+    inputs, targets = problem.random_samples(4 * batch_size, rng)
+    kernel.hold(torch.from_numpy(inputs), torch.from_numpy(targets))
+    kernel.step(np.arange(batch_size))
+    return kernel
 
 
 def cpu_ms(kernel: Kernel) -> float:

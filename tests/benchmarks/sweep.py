@@ -1,4 +1,4 @@
-"""The overhead of Tune and tracking: time per round, trials per second, memory, slow servers.
+"""The overhead of Tune and tracking: time per round.
 
 * ``overhead``: a short round on little data under ``python -m hflray.tune`` (one trial, serial backend, a checkpoint
   every round, MLflow in SQLite), compared with the same trial in a bare ``for record in Experiment(config)``, which
@@ -6,15 +6,12 @@
 * ``share``: the same with the paper's fleet, schedule and model on Fashion-MNIST (N = 100, H = 30; needs $HFLRAY_DATA)
   and L = Q = 1, where the time between the rounds' own phases is not lost in noise; then its share of one round with
   L = Q = 5, which takes most of a minute.
-* ``servers``: a sweep with a quick MLflow server, one that answers after 2 s, one that answers "500" as with a full
-  disk, and none.
 
 The variants take turns, so that other work on the machine affects them alike.
 """
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import os
@@ -22,12 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +29,10 @@ import yaml
 from hflray.experiment import Experiment
 from hflray.sweep import expand, load_sweep
 from tests.benchmarks._report import Table
-from tests.servers import mlflow_server
 
 ROOT = Path(__file__).parents[2]
-LITTLE: dict[str, Any] = {
-    "data": {"name": "synthetic", "samples_per_device": [20, 40]},
-    "fleet": {"num_devices": 12, "num_edges": 2},
-    "scheduling": {"name": "fedavg", "num_scheduled": 4},
-    "assignment": {"name": "geographic"},
-    "training": {"local_iterations": 1, "edge_iterations": 1, "batch_size": 16, "backend": "serial"},
-}
-PAPER: dict[str, Any] = {
-    "data": {"name": "fashion_mnist"},
-    "scheduling": {"name": "fedavg", "num_scheduled": 30},
-    "assignment": {"name": "hfel"},
-    "training": {"backend": "serial"},
-}
-STEADY: dict[str, Any] = LITTLE | {
-    "data": {"name": "synthetic", "samples_per_device": [360, 360]},
-    "training": LITTLE["training"] | {"local_iterations": 2},
-}
+EXPERIMENTS = yaml.safe_load(Path(__file__).with_name("sweeps.yaml").read_text(encoding="utf-8"))
+LITTLE, PAPER = EXPERIMENTS["little"], EXPERIMENTS["paper"]
 
 
 @dataclass
@@ -152,69 +129,4 @@ def share(rounds: int = 10) -> Table:
     of_whole = result.facts["more_s"] / whole_s
     result.key, result.facts = "sweep/share", result.facts | {"whole_s": whole_s, "share_of_whole": of_whole}
     result.notes.append(f"a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {of_whole:+.2%} to it")
-    return result
-
-
-@contextmanager
-def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]:
-    """Run a server that forwards requests after `delay_s` seconds, or with `broken` answers 500."""
-    host, _, port = uri.removeprefix("http://").partition(":")
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _pass_on(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            time.sleep(delay_s)
-            if broken:
-                status, kind, answer = 500, "application/json", b'{"error_code": "INTERNAL_ERROR", "message": "full"}'
-            else:
-                target = http.client.HTTPConnection(host, int(port), timeout=60)
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
-                target.request(self.command, self.path, body, headers)
-                reply = target.getresponse()
-                status, kind, answer = reply.status, reply.getheader("Content-Type", ""), reply.read()
-                target.close()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _pass_on
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def servers(rounds: int = 20, turns: int = 2) -> Table:
-    """Measure a round with servers of all kinds; `facts` has the medians, s."""
-    kinds: dict[str, dict[str, Any]] = {"quick": {}, "slow": {"delay_s": 2.0}, "full": {"broken": True}, "none": {}}
-    whole: dict[str, list[float]] = {kind: [] for kind in kinds}
-    after: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with tempfile.TemporaryDirectory(prefix="hflray-sweep-") as name, mlflow_server(Path(name)) as server:
-        for turn, (kind, how) in itertools.product(range(turns), kinds.items()):
-            with relay(server.uri, **how) as uri:
-                at = "http://127.0.0.1:9" if kind == "none" else uri
-                lines = run(Path(name) / f"{kind}{turn}", STEADY | {"max_rounds": rounds}, "--tracking-uri", at)
-                over = time.time()
-            seen = Rounds()
-            seen.add(*stamps(lines))
-            whole[kind].extend(seen.whole_s)
-            after[kind].append(over - stamps(lines)[0][-1])
-    medians = {kind: statistics.median(values) for kind, values in whole.items()}
-    columns = [
-        ("row", "", ""), ("ms", "a round, ms", ".1f"), ("rounds", "rounds", "d"), ("more", "against quick", "+.1%"),
-        ("end_s", "s from the last round to the prompt", ".0f"),
-    ]  # fmt: skip
-    result = Table("sweep/servers", "MLflow servers of all kinds", columns, facts=dict(medians))
-    for kind, value in medians.items():
-        more, end_s = value / medians["quick"] - 1, statistics.mean(after[kind])
-        result.add(kind, ms=1e3 * value, rounds=len(whole[kind]), more=more, end_s=end_s)
-    result.ratios = {kind: medians["quick"] / value for kind, value in medians.items() if kind != "quick"}
     return result

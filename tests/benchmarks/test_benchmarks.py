@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks._bare import Scaling
 from tests.benchmarks._results import Results, compare
 
 
 def test_a_run_is_stored_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "scaling", lambda *_: Scaling(100.0, 198.0, 1.98))
+    monkeypatch.setattr(command, "scaling", lambda *_: {"ratio": 1.98})
     bad = command.Benchmark("bad", "decision:table", ("bad/a",), {"fleets": 0})  # there is no median of nothing
     good = command.BENCHMARKS[[benchmark.name for benchmark in command.BENCHMARKS].index("decision")]
     file = tmp_path / "cpu.json"

@@ -4,13 +4,11 @@ All contestants do the same work: H devices of about 550 samples, the network of
 aggregation (Q = M = 1, because the peers have no edges). Speed does not depend on which 50 of 100 devices are
 scheduled, so only the scheduled ones exist. All contestants run at the same time and train one round each in turn, so
 that other work on the machine affects them alike. Every figure is a median of the turns' ratios. Before the timing, two
-full-batch steps from the same start must give all of them the same aggregated weights to a relative 1e-4. After the
-timed rounds, in which each has its own order of batches, the models must have about the same loss on the training data.
+full-batch steps from the same start must give all of them the same aggregated weights to a relative 1e-4.
 
 `actors-eager` is hflray's actors with the gradient step of the peers. The difference between it and the peers is the
 platforms' overhead (part of hflray's is a heap that keeps its memory), and the difference between it and `actors` is
-the gain of the kernel. A last table gives Ray's share of a round at the paper's Q = 5, M = 5, at which the serial
-backend and the actors must end with the same bits.
+the gain of the kernel.
 
 Flower and pfl-research have their own virtual environments in ~/.cache/hflray/bench, which ``python -m tests.benchmarks
 peers`` makes from PyPI. The row of a peer without an environment says "not measured".
@@ -20,29 +18,25 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 
 from hflray.config import TrainingConfig
-from hflray.models import build, build_model, init_vector, initial_vector, load_vector
+from hflray.models import build_model, init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.private import cache_folder
-from hflray.training.job import torch_threads
 from hflray.training.kernels import settled
 from hflray.training.machine import available_cpus
 from tests.benchmarks._report import Processes, Table, conditions
@@ -58,8 +52,6 @@ SOURCES = {"paper_cnn": "fashion_mnist", "resnet8": "cifar10"}
 ROOT, PEERS = Path(__file__).parents[2], Path(__file__).parent / "peers"
 FULL_STEPS = 2  # full-batch steps that must give all the same weights; two steps also test L
 LARGEST_DIFFERENCE = 1e-4  # relative difference of these weights; float32 sums in another order give 1e-7
-LARGEST_LOSS_RATIO = 1.1  # after the timed rounds; another order of the batches alone gave 1.04 (4 devices)
-EDGES = (5, 5)  # Q and M of the paper
 BATCH = 64
 PINS = {"flwr": "flwr[simulation]==1.41.0", "pfl": "pfl[pytorch]==0.6.0"}
 Command = list[str]
@@ -87,7 +79,6 @@ class Contestant:
     start_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
-    peak_mb: float = 0.0
     notes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -109,16 +100,13 @@ class Contestant:
         self._wait("ready")
         self.start_s = time.perf_counter() - begin
 
-    def round(
-        self, local_iterations: int, batch_size: int = BATCH, save: Path | None = None, edges: tuple[int, int] = (1, 1)
-    ) -> float:
-        """Train one round and return its seconds; `save` is a folder for each process's model, `edges` are Q and M."""
+    def round(self, local_iterations: int, batch_size: int = BATCH, save: Path | None = None) -> float:
+        """Train one round and return its seconds; `save` is a folder for each process's model."""
         begin = time.perf_counter()
         for index, process in enumerate(self.processes):
             command = {
                 "local_iterations": local_iterations, "batch_size": batch_size,
                 "save": str(self._path(save, index)) if save else None,
-                "edge_iterations": edges[0], "num_edges": edges[1],
             }  # fmt: skip
             process.stdin.write(json.dumps(command) + "\n")
             process.stdin.flush()
@@ -134,43 +122,23 @@ class Contestant:
         models = [np.load(self._path(folder, index)).astype(np.float64) for index in range(count)]
         return np.average(models, axis=0, weights=[sizes[index::count].sum() for index in range(count)])
 
-    def check(self) -> None:
-        """Raise AssertionError if a process reports another kernel or number of threads."""
+    def mistake(self) -> str:
+        """Return what is wrong if a process reports another kernel or number of threads."""
         for note in self.notes:
             # Flower reports the weighted mean over its devices, which is rounded.
             if note["kernel"] != self.kernel or abs(note["threads"] - self.threads) > 1e-6:
-                raise AssertionError(
+                return (
                     f"{self.name} is to train with the kernel {self.kernel} and {self.threads} threads, and says "
                     f"{note['kernel']} and {note['threads']}: no comparison"
                 )
+        return ""
 
-    def timed(self, local_iterations: int, save: Path | None) -> None:
-        """Train one round, and note its seconds, its CPU seconds and its memory, MB, of which shared pages count once.
-
-        The memory is read every two seconds, because reading it takes time.
-        """
+    def timed(self, local_iterations: int) -> None:
+        """Train one round, and note its seconds and its CPU seconds."""
         counters = [Processes(process.pid) for process in self.processes]
-        before, over = sum(counter.look() for counter in counters), threading.Event()
-
-        def watch() -> None:
-            while not over.wait(2.0):
-                self._look_at_memory()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        self.seconds.append(self.round(local_iterations, save=save))
-        over.set()
-        thread.join()
+        before = sum(counter.look() for counter in counters)
+        self.seconds.append(self.round(local_iterations))
         self.cpu_seconds.append(sum(counter.look() for counter in counters) - before)
-        self._look_at_memory()
-
-    def _look_at_memory(self) -> None:
-        total = 0
-        for top in (psutil.Process(process.pid) for process in self.processes):
-            for process in (top, *top.children(recursive=True)):
-                with suppress(psutil.Error):
-                    total += process.memory_full_info().pss
-        self.peak_mb = max(self.peak_mb, total / 2**20)
 
     def _wait(self, word: str) -> None:
         for process in self.processes:
@@ -268,7 +236,7 @@ def make_work(folder: Path, devices: int, source: str | None, model: str = "pape
 
 
 def contestants(
-    work: Path, cpus: Sequence[int], kernel: str, only: Sequence[str] | None, missing: dict[str, str] | None = None
+    work: Path, cpus: Sequence[int], kernel: str, only: Sequence[str] | None, missing: dict[str, str]
 ) -> list[Contestant]:
     """Return the contestants of `only`; `missing` gets the reason of each that has no environment."""
     count = len(cpus)
@@ -304,22 +272,11 @@ def contestants(
         try:
             python = environment(name, False)
         except RuntimeError as error:
-            if missing is not None and (only is None or title.split()[0] in only):
+            if only is None or title.split()[0] in only:
                 missing[title] = f"no environment: {error}"
         else:
             everyone.append(Contestant(title, [command(script, workers * threads, python=python)], workers, threads))
     return [contestant for contestant in everyone if only is None or contestant.word in only]
-
-
-def failures(*checks: Callable[[], object]) -> str:
-    """Return what the checks that raise an AssertionError say; empty if none does."""
-    found = []
-    for check in checks:
-        try:
-            check()
-        except AssertionError as error:
-            found.append(str(error))
-    return "; ".join(found)
 
 
 def check_equal_work(running: list[Contestant], folder: Path) -> Table:
@@ -347,35 +304,7 @@ def check_equal_work(running: list[Contestant], folder: Path) -> Table:
     return Table("equal work", title, columns, rows, failed="; ".join(wrong))
 
 
-def training_loss(model: NDArray[np.float64], work: Path) -> float:
-    """Return the mean cross-entropy of a model, (P,), on all devices' samples."""
-    with np.load(work) as file:
-        x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
-        mean, std = (torch.from_numpy(file[moment]).view(-1, 1, 1) for moment in ("mean", "std"))
-        module = build(PROBLEMS[str(file["model"])])
-    load_vector(module, model.astype(np.float32))
-
-    def normalised(part: torch.Tensor) -> torch.Tensor:
-        return (part.float() / 255 - mean) / std if part.dtype == torch.uint8 else part.long()
-
-    # On a busy machine threads wait for each other; the loss of a ResNet-8 then took minutes.
-    with torch.no_grad(), torch_threads(1):
-        parts = [
-            torch.nn.functional.cross_entropy(module(normalised(inputs)), labels, reduction="sum")
-            for inputs, labels in zip(x.split(1000), y.split(1000), strict=True)
-        ]
-    return float(sum(parts)) / len(y)
-
-
-def check_equal_loss(losses: dict[str, float]) -> None:
-    """Raise AssertionError if a model's loss differs from the first one's by more than `LARGEST_LOSS_RATIO`."""
-    (first, reference), *others = losses.items()
-    for name, loss in others:
-        if not reference / LARGEST_LOSS_RATIO <= loss <= reference * LARGEST_LOSS_RATIO:
-            raise AssertionError(f"{name} trained to a loss of {loss:.4f}, {first} to {reference:.4f}: no comparison")
-
-
-def speed(running: list[Contestant], folder: Path, local_iterations: int, repeats: int, load: float) -> Table:
+def speed(local_iterations: int, repeats: int, load: float, running: list[Contestant], folder: Path) -> Table:
     """Train `repeats` rounds of each contestant in turns, and return the table of their speeds.
 
     `load` is the load average before the contestants were started.
@@ -386,48 +315,14 @@ def speed(running: list[Contestant], folder: Path, local_iterations: int, repeat
         contestant.round(local_iterations)  # the first round of a setting includes what is loaded once
         contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
     with conditions(load) as surroundings:
-        for turn in range(repeats):
+        for _ in range(repeats):
             for contestant in running:
-                contestant.timed(local_iterations, folder if turn == repeats - 1 else None)
-    losses = {contestant.name: training_loss(contestant.model(folder, sizes), folder / "work.npz")
-              for contestant in running}  # fmt: skip
-    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, losses, model)
-    table.failed = failures(*(contestant.check for contestant in running), partial(check_equal_loss, losses))
+                contestant.timed(local_iterations)
+    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, model)
+    table.failed = "; ".join(filter(None, (contestant.mistake() for contestant in running)))
     if table.failed:
         table.ratios = {}
     surroundings.note(table)
-    return table
-
-
-def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
-    """Return Ray's share of a round at Q = 5, M = 5.
-
-    The table has failed if the serial backend and the actors end with other bits.
-    """
-    with np.load(folder / "work.npz") as file:
-        sizes = np.diff(file["offsets"])
-    ours = [contestant for contestant in running if contestant.word in ("serial", "actors")]
-    columns = [
-        ("row", "", ""), ("round_s", "a round, s", ".2f"), ("ray", "Ray's share (no actor trains)", ".2%"),
-        ("waiting", "waiting for another actor", ".2%"), ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
-    ]  # fmt: skip
-    title = f"Ray's share of a round at Q = {EDGES[0]}, M = {EDGES[1]}, medians of {repeats} rounds"
-    table, wrong = Table("Ray's share", title, columns), []
-    for local_iterations in (5, 1):
-        for contestant in ours:
-            contestant.round(local_iterations, edges=EDGES)
-            contestant.notes = []
-            contestant.seconds = [contestant.round(local_iterations, save=folder, edges=EDGES) for _ in range(repeats)]
-        wrong += [found for contestant in ours if (found := failures(contestant.check))]
-        models = [contestant.model(folder, sizes) for contestant in ours]
-        if any((model != models[0]).any() for model in models):
-            wrong.append("the serial backend and the actors ended with other models: no comparison")
-        actors = ours[-1]
-        shares = {key: statistics.median(note[key] for note in actors.notes) for key, _, _ in columns[2:]}
-        table.add(f"L = {local_iterations}", round_s=statistics.median(actors.seconds), **shares)
-    table.failed = "; ".join(wrong)
-    if len(ours) == 2 and not wrong:
-        table.notes.append("serial (c) and actors (d) ended with the same bits")
     return table
 
 
@@ -464,31 +359,25 @@ def tables(
                 running.append(contestant)
             except RuntimeError as error:
                 missing[contestant.name] = str(error)
-        for table in measured(running, Path(scratch), repeats, surroundings.load):
+        for make in (
+            check_equal_work,
+            partial(speed, 5, repeats, surroundings.load),
+            partial(speed, 1, repeats, surroundings.load),
+        ):
+            table = make(running, Path(scratch))
             table.key = f"{key}/{table.key}"
             table.notes += [f"not measured: {name}: {reason}" for name, reason in missing.items()]
             yield table
 
 
-def measured(running: list[Contestant], folder: Path, repeats: int, load: float) -> Iterator[Table]:
-    """Yield the tables of contestants that have started."""
-    yield check_equal_work(running, folder)
-    for local_iterations in (5, 1):
-        yield speed(running, folder, local_iterations, repeats, load)
-    if any(contestant.word == "actors" for contestant in running):
-        yield ray_share(running, folder, repeats)
-
-
-def report(
-    running: list[Contestant], passes: int, local_iterations: int, losses: dict[str, float], model: str = "paper_cnn"
-) -> Table:
+def report(running: list[Contestant], passes: int, local_iterations: int, model: str = "paper_cnn") -> Table:
     """Return the table of the turns of all contestants."""
     base = next((contestant for contestant in running if contestant.word == "bare2"), running[0])
     columns = [
         ("row", "", ""), ("samples_per_s", "samples/s", ",.0f"), ("ratio", f"x {base.name.split()[-1]}", ".2f"),
         ("ratio_min", "least", ".2f"), ("ratio_max", "most", ".2f"), ("workers", "workers", "d"),
         ("threads", "threads each", "d"), ("cpus_used", "CPUs had", ".2f"), ("kernel", "kernel", ""),
-        ("samples_per_cpu_s", "per CPU-s", ",.0f"), ("loss", "loss", ".4f"), ("peak_mb", "peak MB", ",.0f"),
+        ("samples_per_cpu_s", "per CPU-s", ",.0f"),
         ("start_s", "start s", ".1f"),
     ]  # fmt: skip
     title = f"L = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns"
@@ -505,7 +394,7 @@ def report(
             contestant.name, samples_per_s=passes / median_of(own), ratio=median_of(ratios), ratio_min=ratios.min(),
             ratio_max=ratios.max(), workers=contestant.workers, threads=contestant.threads,
             cpus_used=median_of(cpu / own), kernel=contestant.kernel, samples_per_cpu_s=passes / median_of(cpu),
-            loss=losses[contestant.name], peak_mb=contestant.peak_mb, start_s=contestant.start_s,
+            start_s=contestant.start_s,
         )  # fmt: skip
         if contestant.word in ("serial", "actors-eager", "actors", "actors-bf16"):
             table.ratios[f"{contestant.name}, of {base.name}"] = median_of(ratios)
@@ -526,11 +415,6 @@ def report(
         table.notes.append(
             f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {gain:.2f} on top of it"
         )
-    for contestant in running:
-        beyond = [note["beyond_busiest"] for note in contestant.notes if "ray" in note]
-        if beyond:
-            share = table.facts[f"ray_share_{contestant.word}"] = statistics.median(beyond)
-            table.notes.append(f"{contestant.name}: what a round took beyond its busiest actor: {share:.1%}")
     table.notes.append(
         "samples/s over the wall clock; per CPU-s: for each second of CPU it got, which a busy machine changes less"
     )

@@ -12,15 +12,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import yaml
 
 from hflray.allocation import allocate_round
 from hflray.config import load_config
 from hflray.cost import Schedule, Workload, round_cost
 from hflray.fleet import sample_fleet
-from hflray.timeline import EdgeRule
 from hflray.world import World
 from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table
@@ -28,29 +29,7 @@ from tests.benchmarks._report import Table
 MODEL_BITS = 447.9 * 1024 * 8
 WARM_UP = 5  # rounds
 Result = TypeVar("Result")
-PARTS = {
-    "availability (markov)": ("world.availability={name: markov, options: {mean_on_s: 600, mean_off_s: 300}}",),
-    "availability (diurnal)": ("world.availability.name=diurnal",),
-    "compute jitter": ("world.compute_jitter.sigma=0.2",),
-    "fading, one factor an upload": ("world.fading.name=rayleigh", "clock.edge.deadline=2"),
-    "fading, a factor each 0.1 s": ("world.fading={name: rayleigh, coherence_s: 0.1}",),
-    "fading (rician), a factor each 0.1 s": ("world.fading={name: rician, options: {k_db: 6}, coherence_s: 0.1}",),
-    "dropout": ("world.dropout.rate_per_s=0.001",),
-    "edge failure": ("world.edge_failure={mtbf_s: 3600, mttr_s: 600}",),
-    "battery": ("world.battery={capacity_j: [200, 600], reserve_j: 2, harvest_w: 0.1, idle_w: 0.001}",),
-    "mobility (random waypoint)": (
-        "world.mobility={name: random_waypoint, options: {v_min_m_per_s: 0.5, v_max_m_per_s: 2}}",
-    ),
-    "mobility (Gauss-Markov)": ("world.mobility={name: gauss_markov, options: {speed_m_per_s: 1.5}}",),
-}
-EVERYTHING = tuple(
-    PARTS[name][0]
-    for name in (
-        "availability (markov)", "compute jitter", "fading, a factor each 0.1 s", "dropout", "edge failure", "battery",
-        "mobility (Gauss-Markov)",
-    )
-)  # fmt: skip
-ROWS = PARTS | {"everything": (*EVERYTHING, "clock.edge.deadline=2")}
+ROWS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("world.yaml").read_text(encoding="utf-8"))
 
 
 def least(call: Callable[[], Result]) -> tuple[Result, float]:
@@ -63,11 +42,11 @@ def least(call: Callable[[], Result]) -> tuple[Result, float]:
     return result, min(times_s)
 
 
-def measured(overrides: tuple[str, ...], num_devices: int, rounds: int) -> tuple[float, float]:
+def measured(overrides: Sequence[str], num_devices: int, rounds: int) -> tuple[float, float]:
     """Return the CPU time of a round's world, s, and the simulated delay of a round, s: medians over rounds."""
     config = load_config(None, [f"fleet.num_devices={num_devices}", "world.wait_s=60", *overrides])
     rng = np.random.default_rng(1)
-    fleet, rule = sample_fleet(config.fleet, rng), EdgeRule(**config.clock.edge.model_dump())
+    fleet, rule = sample_fleet(config.fleet, rng), config.clock.edge
     work, world = Workload(MODEL_BITS, edge_iterations=5), World(config, fleet)
     cpu_s, delay_s = list[float](), list[float]()
     for index in range(1, rounds + 1):

@@ -17,23 +17,18 @@ import pytest
 
 from hflray.calibration.log import read_log
 from hflray.calibration.output import calibrate, save
-from hflray.command.cli import main
 from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep, with_absolute_paths
 from hflray.sweep.preflight import check_trials
 from tests.calibration.logs import fleet_log, put
+from tests.command.calls import caller
 from tests.conftest import says
 from tests.hostile import BREAKING, NAMES
 
 HEAD = "device,round,samples,steps,train_s,bytes,send_s"
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, list[str]]:
-    """Run ``hflray calibrate``; return the exit code, the output with single spaces, and the lines of errors."""
-    with pytest.raises(SystemExit) as end:
-        main(["calibrate", *map(str, words)])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), " ".join(out.split()), err.splitlines()
+call = caller("calibrate", squeezed=True, lines=True)
 
 
 def dry_run(path: Path) -> None:

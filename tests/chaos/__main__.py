@@ -21,15 +21,9 @@ from pathlib import Path
 from tests.chaos.campaign import CHAIN, Campaign, Outcome, read_log, report, signal_name
 from tests.chaos.fault import draw
 from tests.chaos.shim import has_compiler
-from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, POPULATION, SEARCH, TEXT
+from tests.chaos.sweep import SWEEPS
 
-SWEEPS = {
-    "world": ("the sweep in a living world", LIVING),
-    "inside": ("the sweep with all that varies inside a round", INSIDE),
-    "asynchronous": ("the sweep in a living world under an asynchronous cloud", ASYNCHRONOUS),
-    "population": ("a population", POPULATION),
-    "search": ("a search", SEARCH),
-}
+KINDS = ("world", "inside", "asynchronous", "population", "search")  # of sweeps/
 
 
 def main() -> int:
@@ -37,8 +31,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
-    for kind, what in SWEEPS.items():
-        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break {what[0]}")
+    for kind in KINDS:
+        parser.add_argument(
+            f"--{kind}", dest="kind", action="store_const", const=kind, help=f"break sweeps/{kind}.yaml"
+        )
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
@@ -50,16 +46,12 @@ def main() -> int:
     name = "-".join(["seed", str(options.seed), *([options.kind] if options.kind else [])]) + ".jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    text = SWEEPS[options.kind][1] if options.kind else TEXT
-    campaign = Campaign(log.parent / f"{log.stem}.work", text=text)
-    try:
-        if options.only is not None:
-            (outcome,) = campaign.run([draw(options.seed, options.only)])
-            print(outcome.line())
-            return int(bool(outcome.lost))
-        outcomes = _go_on(campaign, log, options)
-    finally:
-        campaign.close()
+    campaign = Campaign(log.parent / f"{log.stem}.work", text=SWEEPS[options.kind or "plain"])
+    if options.only is not None:
+        (outcome,) = campaign.run([draw(options.seed, options.only)])
+        print(outcome.line())
+        return int(bool(outcome.lost))
+    outcomes = _go_on(campaign, log, options)
     log.with_suffix(".md").write_text(report(outcomes), encoding="utf-8")
     print(log.with_suffix(".md"))
     return int(any(outcome.lost for outcome in outcomes))
@@ -87,10 +79,7 @@ def _said(outcome: Outcome) -> str:
     exits = ", ".join(map(signal_name, outcome.exits))
     recovery = f", recovered in {outcome.recovery_s:.1f} s" if outcome.recovery_s is not None else ""
     notes = f" [{'; '.join(outcome.notes)}]" if outcome.notes else ""
-    return (
-        f"{fault.number}: {fault.kind}, {fault.place} at {outcome.moment_s:.1f} s ({outcome.where}): {result}"
-        f"{recovery}; exits {exits}; {outcome.wall_s:.0f} s{notes}"
-    )
+    return f"{fault.number}: {fault.kind}, {fault.place} ({outcome.where}): {result}{recovery}; exits {exits}{notes}"
 
 
 if __name__ == "__main__":

@@ -9,21 +9,20 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import psutil
 
-from hflray.tracking.mlflow import make_database
 from tests.chaos import fault as kinds
 from tests.chaos.comparison import Reference, differences
-from tests.chaos.fault import Fault, Moment, Timeline, family, kin, processes
+from tests.chaos.fault import Fault, family, kin, processes
 from tests.chaos.shim import Shim, build
-from tests.chaos.sweep import NAME, TEXT, Sweep, steps
+from tests.chaos.sweep import NAME, SWEEPS, Sweep, steps
 from tests.servers import MlflowServer
 
 CHAIN = 4
@@ -31,8 +30,7 @@ ATTEMPTS = 4  # a sweep whose commands fail so often beyond the number of its fa
 PATIENCE_S = 300.0  # a command that makes no progress for so long, or twice as long as a start has taken, has hung
 STRAGGLERS_S = 20.0  # processes may live this long after their driver
 POLL_S = 0.15
-TEMPLATE = "empty.db"
-FRESH_DATABASES = 3  # one sweep in so many makes MLflow's database itself, which takes some CPU seconds; others copy it
+STARTS = 0.25  # of all faults, those that come while a command starts
 UNSENT = "has not received everything"  # of the command's last lines: MLflow must be sent the rest later
 
 
@@ -44,12 +42,9 @@ class Outcome:
         fault: the fault.
         hit: whether it came; False if the sweep ended before its moment.
         where: the process that was hit, or the change of a file in which it died.
-        moment_s: when it was hit, s after the command's start.
-        rounds: how many rounds all trials together had made then.
         exits: the exit codes of the commands that ended after it, in order; None for a command that hung.
         recovery_s: seconds from the fault (for a stop: from its end) until every trial that ran had made another round
             or had ended; None if the sweep was over, or another fault came first.
-        wall_s: seconds of the whole sweep, divided by its faults.
         lost: what differs from the unbroken run; see `tests.chaos.comparison`. All faults of a sweep have these lines.
         notes: what the user would have noticed besides: tracebacks, processes that stayed.
     """
@@ -57,11 +52,8 @@ class Outcome:
     fault: Fault
     hit: bool = False
     where: str = ""
-    moment_s: float = 0.0
-    rounds: int = 0
     exits: list[int | None] = field(default_factory=list)
     recovery_s: float | None = None
-    wall_s: float = 0.0
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -88,49 +80,34 @@ class Campaign:
         text: the sweep file of the sweeps.
     """
 
-    def __init__(self, folder: Path, text: str = TEXT) -> None:
+    def __init__(self, folder: Path, text: str = SWEEPS["plain"]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TEMPLATE).unlink(missing_ok=True)
         self.folder, self._text = folder, text
         self._library = build(folder)
-        self._server: MlflowServer | None = None
-        self._server_shim: Shim | None = None
-        self.reference, self.timeline = self._unbroken()
-        self._start_s = self.timeline.reached_s[0]  # how long the last start took
-
-    def close(self) -> None:
-        """End the MLflow server."""
-        if self._server is not None:
-            self._server.stop()
+        self.reference, self._start_s = self._unbroken()  # and how long the last start took
 
     # ---- the unbroken run
 
-    def _unbroken(self) -> tuple[Reference, Timeline]:
-        """Run the sweep without a fault; return what it left, and its course."""
+    def _unbroken(self) -> tuple[Reference, float]:
+        """Run the sweep without a fault; return what it left, and how long it took until its first round, s."""
         shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
         sweep, _ = self._sweep("unbroken")
-        process, begin = sweep.start(), time.monotonic()
-        reached, seen = list[float](), dict[str, tuple[float, float]]()
+        process, begin, start_s = sweep.start(), time.monotonic(), 0.0
         while process.poll() is None:
-            now = time.monotonic() - begin
-            for place in processes(process.pid):
-                seen[place] = (seen.get(place, (now, now))[0], now)
-            reached += [now] * (made(sweep) - len(reached))
+            start_s = start_s or (time.monotonic() - begin if made(sweep) else 0.0)
             time.sleep(POLL_S)
         if process.returncode:
             raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
-        end = time.monotonic() - begin
         reference = Reference.of_results(sweep.results)
         if lines := differences(sweep.results, reference, sweep.results / "mlflow.db"):
             raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
-        make_database(self.folder / TEMPLATE)
         shutil.rmtree(sweep.folder)
-        print(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
-        return reference, Timeline(reached, end, seen | {"driver": (0.0, end)})
+        print(f"the unbroken run took {time.monotonic() - begin:.0f} s, {start_s:.0f} s of them until its first round")
+        return reference, start_s
 
     def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
         folder = self.folder / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         shim = Shim(self._library, folder / "orders", folder / "hflray_results")
         return Sweep(folder, shim.environment(), tracking_uri, self._text), shim
 
@@ -143,24 +120,26 @@ class Campaign:
             The outcomes of the faults that were tried. Later ones, whose moment had not come when the sweep ended, need
             another sweep; only if that is the first fault, it is tried in vain.
         """
-        number = faults[0].number
-        name = f"fault-{number:04d}"
+        name = f"fault-{faults[0].number:04d}"
+        store, server, server_shim = self.folder / name / "server", None, None
         shutil.rmtree(self.folder / name, ignore_errors=True)
-        server = self._running_server() if any(fault.place == "mlflow" for fault in faults) else None
+        if any(fault.place == "mlflow" for fault in faults):
+            store.mkdir(parents=True)
+            server_shim = Shim(self._library, self.folder / name / "server-orders", store)
+            server = MlflowServer(store.parent, store, server_shim.environment())
+            server.start()
         sweep, shim = self._sweep(name, server.uri if server else None)
-        if server is None and number % FRESH_DATABASES:
-            sweep.results.mkdir()
-            shutil.copyfile(self.folder / TEMPLATE, sweep.results / "mlflow.db")
         outcomes = [Outcome(fault) for fault in faults]
-        begin = time.monotonic()
-        run = Run(sweep, shim, outcomes, self.timeline, self._start_s, server, self._server_shim)
+        total = sum(map(len, self.reference.rounds.values()))
+        run = Run(sweep, shim, outcomes, total, self._start_s, server, server_shim)
         try:
             run.play()
         finally:
             run.end()
+            if server:
+                server.stop()
         outcomes = outcomes[: max(1, run.tried)]
         self._start_s = run.start_s
-        store = self.folder / "server" / "store"
         database = store / "server.db" if server else sweep.results / "mlflow.db"
         artifacts = store / "server-artifacts" if server else None
         reference = self.reference
@@ -170,22 +149,10 @@ class Campaign:
         text = sweep.output.read_text(encoding="utf-8", errors="replace")
         notes = [*run.notes, *(["the output has a traceback"] if "Traceback (most recent call last)" in text else [])]
         for outcome in outcomes:
-            outcome.wall_s = round((time.monotonic() - begin) / len(outcomes), 1)
             outcome.lost, outcome.notes = list(lost), list(notes)
         if not lost and not notes:
             shutil.rmtree(sweep.folder)
         return outcomes
-
-    def _running_server(self) -> MlflowServer:
-        """Return the campaign's MLflow server, which is started if it does not run."""
-        folder, store = self.folder / "server", self.folder / "server" / "store"
-        if self._server is None:
-            store.mkdir(parents=True, exist_ok=True)
-            self._server_shim = Shim(self._library, folder / "orders", store)
-            self._server = MlflowServer(folder, store, self._server_shim.environment())
-        if not self._server.processes():
-            self._server.start()
-        return self._server
 
 
 def made(sweep: Sweep) -> int:
@@ -200,7 +167,7 @@ class Run:
     Attributes:
         sweep, shim: the sweep, and the orders to its processes.
         outcomes: a fault each; they receive what happens.
-        timeline: the course of the unbroken run.
+        total: how many rounds all trials make.
         start_s: how long the last start took until its first round, s.
         server, server_shim: the MLflow server of the sweep and the orders to it, or None.
         problems, notes: what happened besides, see `Outcome.lost` and `Outcome.notes`.
@@ -210,7 +177,7 @@ class Run:
     sweep: Sweep
     shim: Shim
     outcomes: list[Outcome]
-    timeline: Timeline
+    total: int
     start_s: float
     server: MlflowServer | None = None
     server_shim: Shim | None = None
@@ -296,21 +263,19 @@ class Run:
         begin = None
         while not self._over:
             if begin != self._begin:  # a first command, or one that goes on
-                begin, moment, there = self._begin, self._moment(fault), None
-            if self._made >= moment.rounds and there is None:
-                there = time.monotonic() if moment.rounds else begin
-            stretch = self.start_s / self.timeline.reached_s[0]
-            if there is not None and time.monotonic() >= there + stretch * moment.delay_s:
+                begin, there, (rounds, delay_s) = self._begin, None, self._moment(fault)
+            if self._made >= rounds and there is None:
+                there = time.monotonic() if rounds else begin
+            if there is not None and time.monotonic() >= there + delay_s:
                 return
             self._tick()
 
-    def _moment(self, fault: Fault) -> Moment:
-        fraction = fault.fraction
-        if self._made > self._made_before:  # the same command goes on: only what is left of it remains
-            low = self.timeline.reached_s[min(self._made, len(self.timeline.reached_s)) - 1]
-            begin, end = self.timeline.spans_s.get(fault.place, (0.0, self.timeline.end_s))
-            return self.timeline.at(max(low, begin) + fraction * max(0.0, end - max(low, begin)))
-        return self.timeline.draw(fault.place, fraction, self._made)
+    def _moment(self, fault: Fault) -> tuple[int, float]:
+        """Return after how many rounds a fault comes, and how many seconds later; at 0 rounds since the start."""
+        if fault.fraction < STARTS and self._made == self._made_before:
+            return 0, fault.fraction / STARTS * self.start_s
+        share = (fault.fraction - STARTS) / (1 - STARTS) if fault.fraction >= STARTS else fault.fraction / STARTS
+        return self._made + 1 + int(share * (self.total - self._made)), fault.pick
 
     def _wait(self, seconds: float) -> None:
         """Wait some seconds, or until the command has ended."""
@@ -327,7 +292,6 @@ class Run:
             kinds.KILL: self._kill, kinds.CUT: self._cut, kinds.STOP: self._stop, kinds.CLOCK: self._step_clock,
             kinds.FULL: self._fill, kinds.TWO: self._second_driver,
         }[outcome.fault.kind]  # fmt: skip
-        outcome.moment_s, outcome.rounds = round(time.monotonic() - self._begin, 2), self._made
         if happens(outcome):
             outcome.hit, self._outcome, self._struck_s = True, outcome, time.monotonic()
             self._progress_s = time.monotonic()
@@ -462,48 +426,33 @@ def signal_name(code: int | None) -> str:
 
 # ---- the report
 
-ORDER = (kinds.KILL, kinds.CUT, kinds.STOP, kinds.CLOCK, kinds.FULL, kinds.TWO)
 
-
-def rows(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], dict[str, int | float | None]]:
+def rows(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return counts and seconds of recovery by kind and place, and at the end those of all kills and of all faults."""
-    groups = {
-        (kind, place): [outcome for outcome in outcomes if (outcome.fault.kind, outcome.fault.place) == (kind, place)]
-        for kind in ORDER
-        for place in sorted({outcome.fault.place for outcome in outcomes})
-    }
-    groups["all kills", ""] = [outcome for outcome in outcomes if outcome.fault.kills]
-    groups["all faults", ""] = list(outcomes)
-    table = {}
-    for key, group in groups.items():
-        hits = [outcome for outcome in group if outcome.hit]
-        times_s = [outcome.recovery_s for outcome in hits if outcome.recovery_s is not None]
-        lost = sum(bool(outcome.lost) for outcome in hits)
-        median_s, most_s = (round(of(times_s), 1) if times_s else None for of in (statistics.median, max))
-        if hits:
-            table[key] = {
-                "times": len(hits), "nothing lost": len(hits) - lost, "lost": lost,
-                "recovery, median, s": median_s, "recovery, longest, s": most_s,
-            }  # fmt: skip
-    return table
+    frame = pd.DataFrame([
+        {"fault": outcome.fault.kind, "place": outcome.fault.place, "kills": outcome.fault.kills,
+         "lost": bool(outcome.lost), "recovery_s": outcome.recovery_s}
+        for outcome in outcomes if outcome.hit
+    ], columns=["fault", "place", "kills", "lost", "recovery_s"]).astype({"recovery_s": float})  # fmt: skip
+    kills, every = frame[frame["kills"]].assign(fault="all kills"), frame.assign(fault="all faults")
+    groups = pd.concat([frame, kills.assign(place=""), every.assign(place="")]).groupby(["fault", "place"], sort=False)
+    return groups.agg(
+        times=("lost", "size"), lost=("lost", "sum"), median_s=("recovery_s", "median"), longest_s=("recovery_s", "max")
+    )
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
     """Return the report as Markdown."""
-    table, hits = rows(outcomes), [outcome for outcome in outcomes if outcome.hit]
-    headings = ["fault", "place", *next(iter(table.values()), {})]
-    lines = [headings, ["---"] * len(headings), *([*key, *row.values()] for key, row in table.items())]
-    text = ["| " + " | ".join("–" if cell is None else str(cell) for cell in line) + " |" for line in lines]
-    kills = sum(outcome.fault.kills for outcome in hits)
+    table, hits = rows(outcomes).round(1).reset_index(), [outcome for outcome in outcomes if outcome.hit]
+    lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
+    text = ["| " + " | ".join(map(str, line)) + " |" for line in lines]
     inside = sum(outcome.fault.kind == kinds.CUT for outcome in hits)
-    text += [
-        "",
-        f"{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
-        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere.",
-    ]
+    kills = sum(outcome.fault.kills for outcome in hits)
+    text.append(
+        f"\n{kills} kills, {inside} of them inside a change of a file; {len(hits) - kills} other faults; "
+        f"{len(outcomes) - len(hits)} drawn faults found their sweep ended and count nowhere."
+    )
     for outcome in outcomes:
-        fault = outcome.fault
-        text += [
-            f"* fault {fault.number} ({fault.kind}, {fault.place}): {line}" for line in outcome.lost + outcome.notes
-        ]
+        about = f"* fault {outcome.fault.number} ({outcome.fault.kind}, {outcome.fault.place})"
+        text += [f"{about}: {line}" for line in outcome.lost + outcome.notes]
     return "\n".join(text) + "\n"

@@ -8,7 +8,7 @@ import json
 import sqlite3
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,7 @@ class Reference:
     """The unbroken run.
 
     Attributes:
-        rounds: by trial and by the round's number (as text, as JSON has it): ``metrics``, the simulated ones, and
-            ``schedule``.
+        rounds: by trial and by the round's number (as text, as JSON has it): simulated metrics, schedule and timeline.
         models: the hash of each trial's final model.
     """
 
@@ -97,8 +96,7 @@ class Reference:
 
 def simulated(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal's round that is the same in every run: all but the measured seconds."""
-    values = {name: value for name, value in entry["metrics"].items() if not name.startswith("wall/")}
-    return {"metrics": values, **{name: entry.get(name) for name in ("schedule", "timeline")}}
+    return timed(entry["metrics"], True) | {name: entry.get(name) for name in ("schedule", "timeline")}
 
 
 def final_model(folder: Path | str, trial: str, rounds: int) -> str:
@@ -161,24 +159,24 @@ def differences(
     (folder,) = folders
     if not json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["finished"]:
         return ["sweep.json says that the sweep is unfinished"]
-    lines = []
     journals = {key: Journal(folder).entries(key) for key in Journal(folder).run_keys()}
-    lines += _missing("journal", set(journals), set(reference.rounds))
+    trials = dict.fromkeys(reference.rounds, True)
+    lines = [f"journal: {line}" for line in against(trials, [(key, True) for key in journals])]
     try:
         runs = logged_runs(database, folder.name)
     except sqlite3.Error as error:
         return [*lines, f"MLflow's database cannot be read: {error}"]
-    lines += _missing("MLflow", set(runs), set(reference.rounds))
+    lines += [f"MLflow: {line}" for line in against(trials, [(key, True) for key, of in runs.items() for _ in of])]
     for trial, expected in reference.rounds.items():
         rounds = [entry for entry in journals.get(trial, []) if "round" in entry]
-        lines += [f"{trial}: journal: {line}" for line in _against_reference(rounds, expected)]
+        made = [pair for entry in rounds for pair in named(entry["round"], simulated(entry))]
+        wanted = [pair for number, values in expected.items() for pair in named(number, values)]
+        lines += [f"{trial}: journal: {line}" for line in against(dict(wanted), made)]
         if not any("end" in entry for entry in journals.get(trial, [])[-1:]):
             lines.append(f"{trial}: journal: the last line is not the end")
-        values = {int(entry["round"]): entry["metrics"] for entry in rounds}
-        if made_again:
-            values = {number: _without_times(of_round) for number, of_round in values.items()}
-        if trial in runs:
-            lines += [f"{trial}: MLflow: {line}" for line in _against_journal(runs[trial], values, store, made_again)]
+        values = {entry["round"]: timed(entry["metrics"], made_again) for entry in rounds}
+        for run in runs.get(trial, []):
+            lines += [f"{trial}: MLflow: {line}" for line in _against_journal(run, values, store, made_again)]
         lines += [f"{trial}: CSV: {line}" for line in _csv(folder / "csv" / f"{trial}.csv", values, made_again)]
         model = final_model(place or folder, trial, len(expected))
         if model != reference.models[trial]:
@@ -186,60 +184,45 @@ def differences(
     return lines
 
 
-def _missing(place: str, names: set[str], expected: set[str]) -> list[str]:
-    lines = [f"{place}: nothing of {name}" for name in sorted(expected - names)]
-    return lines + [f"{place}: an unknown run {name}" for name in sorted(names - expected)]
+def timed(values: Mapping[str, float], made_again: bool) -> dict[str, float]:
+    """Return values, without those that are measured where rounds may have been made again."""
+    return {name: value for name, value in values.items() if not (made_again and name.startswith("wall/"))}
 
 
-def _against_reference(rounds: list[dict[str, Any]], expected: dict[str, dict[str, Any]]) -> list[str]:
-    numbers = [str(entry["round"]) for entry in rounds]
-    lines = _counts(numbers, list(expected))
-    for entry in rounds:
-        other, own = expected.get(str(entry["round"])), simulated(entry)
-        if other is not None and own != other:
-            names = [name for name in {**own["metrics"], **other["metrics"]}
-                     if own["metrics"].get(name) != other["metrics"].get(name)]  # fmt: skip
-            named = ", ".join(f"{name} {own['metrics'].get(name)} not {other['metrics'].get(name)}" for name in names)
-            lines.append(f"round {entry['round']}: {named or 'another schedule or timeline'}")
-    return _shortened(lines)
+def named(number: object, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what a round has, by name."""
+    return [(f"round {number}", True), *((f"{name} of round {number}", value) for name, value in values.items())]
 
 
-def _counts(numbers: list[str], expected: list[str]) -> list[str]:
-    count = Counter(numbers)
-    lines = [f"round {number} is lost" for number in expected if number not in count]
-    lines += [f"round {number} is there {times} times" for number, times in count.items() if times > 1]
-    lines += [f"round {number} should not be there" for number in count if number not in expected]
-    if not lines and numbers != expected:
-        lines.append(f"the rounds are in another order: {', '.join(numbers)}")
-    return lines
-
-
-def _without_times(values: dict[str, float]) -> dict[str, float]:
-    """Return values without those that are measured."""
-    return {name: value for name, value in values.items() if not name.startswith("wall/")}
+def against(expected: Mapping[str, Any], made: Sequence[tuple[str, Any]]) -> list[str]:
+    """Return a line for each name that is lost, doubled, not expected, has another value, or stands elsewhere."""
+    count, values = Counter(name for name, _ in made), dict(made)
+    lines = [f"{name} is lost" for name in expected if name not in count]
+    lines += [f"{name} is there {times} times" for name, times in count.items() if times > 1]
+    lines += [f"{name} should not be there" for name in count if name not in expected]
+    lines += [
+        f"{name} is {value!s:.200}, not {expected[name]!s:.200}"
+        for name, value in values.items()
+        if name in expected and value != expected[name]
+    ]
+    if not lines and [name for name in values if "round " in name[:6]] != [n for n in expected if "round " in n[:6]]:
+        lines.append("the rounds are in another order")
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], f"and {more} more"] if more > 0 else lines
 
 
 def _against_journal(
-    runs: list[LoggedRun], journal: dict[int, dict[str, float]], store: Path | None, made_again: bool
+    run: LoggedRun, journal: Mapping[int, Mapping[str, float]], store: Path | None, made_again: bool
 ) -> list[str]:
-    if len(runs) > 1:
-        return [f"{len(runs)} runs instead of one"]
-    (run,) = runs
     lines = [] if run.status == "FINISHED" else [f"the run is {run.status}"]
-    expected = {(name, number): value for number, values in journal.items() for name, value in values.items()}
-    logged = [row for row in run.metrics if not (made_again and row[0].startswith("wall/"))]
-    count = Counter((name, step) for name, step, _ in logged)
-    lines += [f"{name} of round {step} is there {times} times" for (name, step), times in count.items() if times > 1]
-    lines += [f"{name} of round {step} is lost" for name, step in expected if (name, step) not in count]
-    lines += [f"{name} of round {step} is not in the journal" for name, step in count if (name, step) not in expected]
-    for name, step, value in logged:
-        if (name, step) in expected and value != expected[name, step]:
-            lines.append(f"{name} of round {step} is {value}, not {expected[name, step]}")
+    expected = {f"{name} of round {number}": value for number, of in journal.items() for name, value in of.items()}
+    made = [(f"{name} of round {step}", value) for name, step, value in run.metrics if timed({name: value}, made_again)]
+    lines += against(expected, made)
     folder = Path(run.artifacts.removeprefix("file://"))
     if store is not None:
         folder = store / run.artifacts.removeprefix("mlflow-artifacts:/")
     lines += [f"the artifact {name} is lost" for name in ARTIFACTS if not (folder / name).is_file()]
-    return _shortened(lines or _cut_artifacts(folder, len(journal)))
+    return lines or _cut_artifacts(folder, len(journal))
 
 
 def _cut_artifacts(folder: Path, rounds: int) -> list[str]:
@@ -257,19 +240,13 @@ def _cut_artifacts(folder: Path, rounds: int) -> list[str]:
     return lines
 
 
-def _csv(path: Path, journal: dict[int, dict[str, float]], made_again: bool) -> list[str]:
+def _csv(path: Path, journal: Mapping[int, Mapping[str, float]], made_again: bool) -> list[str]:
     if not path.exists():
         return ["there is no file"]
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    lines = _counts([row["round"] for row in rows], [str(number) for number in journal])
-    for row in rows if not lines else []:
-        logged = {name: float(text) for name, text in row.items() if name != "round" and text}
-        if (_without_times(logged) if made_again else logged) != journal[int(row["round"])]:
-            lines.append(f"round {row['round']} has other values than the journal")
-    return _shortened(lines)
-
-
-def _shortened(lines: list[str]) -> list[str]:
-    more = len(lines) - SHOWN
-    return [*lines[:SHOWN], f"and {more} more"] if more > 0 else lines
+    made: list[tuple[str, Any]] = []
+    for row in rows:
+        values = {name: float(text) for name, text in row.items() if name != "round" and text}
+        made += named(row["round"], timed(values, made_again))
+    return against(dict(pair for number, values in journal.items() for pair in named(number, values)), made)

@@ -1,17 +1,12 @@
 """The faults, drawn by seed: what happens, where, and when.
 
-A fault's moment is uniform over the time in which its place existed in the unbroken run, because a process can be
-killed only while it runs. The kinds and places come in shuffled blocks of `BLOCK`, so that every share holds for any
-long run: seventeen of twenty faults are kills, and five of these kills happen inside a change of a file.
-
-A machine is not equally fast at all times, and a sweep that goes on makes only the rounds that are left. A moment of
-the unbroken run is therefore kept as the number of rounds that all trials had made together, and the time since then.
-Before the first round it is the time since the start. Times are stretched by how much longer the last start took.
+A fault comes in a quarter of the cases while its command starts, and otherwise within a second after one of the rounds
+that are left. The kinds and places come in shuffled blocks of `BLOCK`, so that every share holds for any long run:
+seventeen of twenty faults are kills, and five of these kills happen inside a change of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,20 +17,10 @@ KILL, CUT, STOP, CLOCK, FULL, TWO = "kill", "kill inside a write", "stop", "cloc
 KILLS = (KILL, CUT)
 STOP_S = 20.0
 BLOCK = (
-    *[(KILL, "driver")] * 4,
-    *[(KILL, "trial")] * 2,
-    *[(KILL, "device actor")] * 2,
-    (KILL, "edge actor"),
-    (KILL, "raylet"),
-    (KILL, "gcs"),
-    (KILL, "mlflow"),
-    *[(CUT, "driver")] * 3,
-    (CUT, "trial"),
-    (CUT, "mlflow"),
-    (STOP, None),
-    (FULL, "driver"),
-    ("clock or two", "driver"),
-)
+    *[(KILL, "driver")] * 4, *[(KILL, "trial")] * 2, *[(KILL, "device actor")] * 2, (KILL, "edge actor"),
+    (KILL, "raylet"), (KILL, "gcs"), (KILL, "mlflow"), *[(CUT, "driver")] * 3, (CUT, "trial"), (CUT, "mlflow"),
+    (STOP, None), (FULL, "driver"), ("clock or two", "driver"),
+)  # fmt: skip
 STOPPABLE = ("driver", "trial", "device actor", "raylet", "gcs", "mlflow")
 MAX_CHANGE = 12  # an armed change is one of the next dozen: a round has about that many
 CLOCK_STEPS_S = (-86400.0, -3600.0, -30.0, 30.0, 3600.0, 86400.0)
@@ -49,7 +34,7 @@ class Fault:
         number: its number in the run, from 0.
         kind: one of the kinds above.
         place: `driver`, `mlflow`, or one of `NAMES`.
-        fraction: its moment, as a fraction of the time in which its place existed.
+        fraction: its moment, of the start and the rounds that are left.
         pick: in [0, 1): which of several processes of the place.
         change: for a kill inside a write: which of the next changes, from 1.
         after: for a kill inside a write: whether the change is made in full first.
@@ -90,52 +75,6 @@ def draw(seed: int, number: int) -> Fault:
     if kind == STOP:
         lasts_s = STOP_S
     return Fault(number, kind, place, float(fraction), float(pick), change, after, step_s, lasts_s)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A moment: when all trials have made `rounds` rounds together, and `delay_s` more; at 0 rounds since the start."""
-
-    rounds: int
-    delay_s: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The course of the unbroken run.
-
-    Attributes:
-        reached_s: when the n-th round of all trials together had been made, s; the first is that of round 1.
-        end_s: when the command ended, s.
-        spans_s: when the processes of each place were first and last there, s.
-    """
-
-    reached_s: Sequence[float]
-    end_s: float
-    spans_s: Mapping[str, tuple[float, float]]
-
-    def parts_s(self, place: str, made: int) -> list[tuple[float, float]]:
-        """Return the parts of the unbroken run that a command which begins after `made` rounds has as well."""
-        low, high = self.spans_s.get(place, (0.0, self.end_s))
-        first = self.reached_s[0]
-        later = self.reached_s[min(made, len(self.reached_s)) - 1] if made else first
-        parts = [(low, min(first, high)), (max(low, later), high)]
-        return [(begin, end) for begin, end in parts if end > begin]
-
-    def draw(self, place: str, fraction: float, made: int = 0) -> Moment:
-        """Return the moment at a fraction of the place's time, for a command that begins after `made` rounds."""
-        parts = self.parts_s(place, made) or [(0.0, self.end_s)]
-        left = fraction * sum(end - begin for begin, end in parts)
-        for begin, end in parts:
-            if left <= end - begin:
-                return self.at(begin + left)
-            left -= end - begin
-        return self.at(parts[-1][1])
-
-    def at(self, time_s: float) -> Moment:
-        """Return the moment of a time of the unbroken run, s."""
-        rounds = sum(reached <= time_s for reached in self.reached_s)
-        return Moment(rounds, time_s - (self.reached_s[rounds - 1] if rounds else 0.0))
 
 
 # Places and the beginnings of their processes' names. Ray names the process of an actor after its class.

@@ -10,87 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hflray.tracking import Journal
+
 ROOT = Path(__file__).parents[2]
 NAME = "chaos"
-ROUNDS = 16
-# Three trials, two of which run at a time: the third uses the process of one that ended, so that a fault may also come
-# between two trials. One has device and edge actors; the third has a scheduler that sees losses, and its edges discard
-# devices that are late. The kernel and the threads are fixed, because measuring them would take longer than the rounds.
-TEXT = f"""
-name: {NAME}
-tracking: {{sinks: [mlflow, csv]}}
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: synthetic, samples_per_device: [30, 60]}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{num_scheduled: 4, num_clusters: 5}}
-  training:
-    {{local_iterations: 2, edge_iterations: 2, batch_size: 16, num_actors: 1, kernel: channels_last, threads: 1,
-      device: cpu}}
-sweep:
-  scheduling.name: {{zip: [ikc, fedavg, oort]}}
-  assignment.name: {{zip: [d3qn, local_search, geographic]}}
-  allocation.method: {{zip: [newton, newton, equal]}}
-  clock.edge.deadline: {{zip: [null, null, 0.9]}}
-  training.backend: {{zip: [ray, serial, serial]}}
-tune: {{max_concurrent: 2}}
-"""
-# Every part of a living world, so fast that each of its events happens several times in the rounds of a trial.
-WORLD = """{
-    wait_s: 1,
-    availability: {name: markov, options: {mean_on_s: 40, mean_off_s: 20}},
-    compute_jitter: {sigma: 0.3},
-    fading: {name: rayleigh, coherence_s: 0.1},
-    dropout: {rate_per_s: 0.02},
-    edge_failure: {mtbf_s: 60, mttr_s: 10},
-    battery: {capacity_j: [0.05, 0.3], initial: [0.3, 1], harvest_w: [0.0005, 0.004], reserve_j: 0.03, idle_w: 0.0002},
-    mobility: {name: gauss_markov, options: {speed_m_per_s: 20, memory_s: 5}, slot_s: 0.1}}"""
-# The same sweep in this world. One of its schedulers sees the charges, and every edge has a limit of its own kind.
-LIVING = TEXT
-for still, living in (
-    ("sweep:\n", f"  world: {WORLD}\nsweep:\n  clock.edge.first: {{zip: [0.75, null, null]}}\n"),
-    ("ikc, fedavg, oort", "ikc, energy_aware, oort"),
-    ("null, null, 0.9", "null, 1.5, 0.9"),
-):
-    assert still in LIVING
-    LIVING = LIVING.replace(still, living)
-
-# The same sweep with something else inside each round: all that is kept and sent beside models. One trial has a rule
-# and compressors with memory, a robust edge and a cloud with moments, on actors. One has privacy. One has a rule whose
-# state is the cloud's as well.
-INSIDE = TEXT.replace(
-    "sweep:\n",
-    """sweep:
-  training.rule.name: {zip: [scaffold, mtgc, feddyn]}
-  training.momentum: {zip: [0, 0, 0.5]}
-  compression.device.name: {zip: [top_k, qsgd, none]}
-  compression.edge.name: {zip: [sign, none, top_k]}
-  aggregation.edge.name: {zip: [median, mean, mean]}
-  aggregation.cloud.name: {zip: [fedadam, mean, mean]}
-  aggregation.weights: {zip: [samples, uniform, uniform]}
-  privacy.clip: {zip: [null, 0.05, null]}
-  world.faulty.share: {zip: [0.2, 0, 0]}
-""",
-)
-assert INSIDE != TEXT
-
-# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill. The edges
-# of one trial in three are asynchronous, too.
-ASYNCHRONOUS = LIVING.replace(
-    "sweep:\n",
-    """sweep:
-  clock.cloud: {zip: [asynchronous, {asynchronous: {buffer: 2, updates: 3}}, {asynchronous: {rule: fedat}}]}
-  clock.edge.asynchronous: {zip: [null, {}, null]}
-""",
-).replace("null, 1.5, 0.9", "null, null, 0.9")
-assert ASYNCHRONOUS != LIVING
-
-# The same trials without actors. Members that exchange states every four rounds, of which two run at a time.
-ALONE = TEXT[: TEXT.index("sweep:\n")].replace("num_actors: 1,", "backend: serial,")
-_RATES = "sweep:\n  training.learning_rate: {loguniform: [0.003, 0.3]}\n"
-POPULATION = f"{ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, population: {{every: 4, replaced: 0.5}}}}\n"
-# A search, of which each trial's rounds follow from the values that it has drawn.
-SEARCH = f"{ALONE}{_RATES}tune: {{samples: 4, max_concurrent: 2, search: {{metric: accuracy, mode: max}}}}\n"
+SWEEPS = {path.stem: path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("sweeps/*.yaml"))}
 
 
 @dataclass
@@ -107,7 +31,7 @@ class Sweep:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     tracking_uri: str | None = None
-    text: str = TEXT
+    text: str = SWEEPS["plain"]
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,30 +85,13 @@ class Sweep:
     def progress(self) -> dict[str, tuple[int, bool]]:
         """Return the last journalled round of each trial that has begun, and whether the trial has ended."""
         state = {}
-        for path in self.results.glob(f"{NAME}-*/journal/*.jsonl"):
-            last, ended = 0, False
-            for entry in entries(path):
-                if "start" in entry:
-                    ended = False
-                elif "end" in entry:
-                    ended = True
-                elif "round" in entry:
-                    last = max(last, int(entry["round"]))
-            state[path.stem] = (last, ended)
+        for folder in self.begun():
+            journal = Journal(folder)
+            for key in journal.run_keys():
+                entries = journal.entries(key)
+                kinds = [kind for entry in entries for kind in ("start", "end") if kind in entry]
+                state[key] = max((int(e["round"]) for e in entries if "round" in e), default=0), kinds[-1:] == ["end"]
         return state
-
-
-def entries(path: Path) -> list[dict[str, object]]:
-    """Return the lines of a journal that can be read, in their order."""
-    whole: list[dict[str, object]] = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            whole.append(entry)
-    return whole
 
 
 def steps(before: Mapping[str, tuple[int, bool]], after: Mapping[str, tuple[int, bool]]) -> bool:

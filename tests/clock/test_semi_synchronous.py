@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.edge_rule import planned_s
 from hflray.clock.semi_synchronous import Period
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload
 from hflray.errors import ConfigError
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
@@ -64,14 +65,14 @@ def test_an_edge_without_living_devices_begins_no_iteration() -> None:
 def test_a_planned_iteration_has_the_limits_of_the_edge() -> None:
     edges, delay_s = np.array([0, 0, 0, 2]), np.array([1.0, 2.0, 4.0, 3.0])
 
-    def planned_s(**limits: float) -> list[float]:
-        return EdgeRule(**limits).planned_s(edges, delay_s, 3).tolist()
+    def planned(**limits: float) -> list[float]:
+        return planned_s(EdgeClockConfig(**limits), edges, delay_s, 3).tolist()
 
-    assert planned_s() == [4, 0, 3]
-    assert planned_s(deadline=0.5) == [2, 0, 1.5]
-    assert planned_s(deadline_s=2.5) == [2.5, 0, 2.5]
-    assert planned_s(first=1) == [1, 0, 3]
-    assert planned_s(first=0.5, deadline_s=1.5) == [1.5, 0, 1.5]
+    assert planned() == [4, 0, 3]
+    assert planned(deadline=0.5) == [2, 0, 1.5]
+    assert planned(deadline_s=2.5) == [2.5, 0, 2.5]
+    assert planned(first=1) == [1, 0, 3]
+    assert planned(first=0.5, deadline_s=1.5) == [1.5, 0, 1.5]
 
 
 def test_a_period_with_too_many_iterations_is_refused() -> None:

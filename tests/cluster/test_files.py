@@ -49,23 +49,22 @@ def test_ray_and_ec2_accept_the_shipped_file(tmp_path, name) -> None:
     assert list(check.file_problems(written(tmp_path, shipped(name)))) == []
 
 
-@pytest.mark.parametrize(
-    "path, value, message",
-    [
-        (("idle_timeout_mins",), 5, "idle_timeout_mins"),
-        (("max_workers",), "4", "'4' is not of type"),
-        (("available_node_types", "worker_spot", "node_config", "InstanceTyp"), "x", "InstanceTyp"),
-        (("available_node_types", "head", "node_config", "MetadataOptions"), {"HttpToken": "required"}, "HttpToken"),
-        (("setup_commands",), ["X=s3://EDIT-HERE"], None),
-    ],
-)
-def test_a_misspelt_key_is_reported(tmp_path, path, value, message) -> None:
-    cluster = copy.deepcopy(shipped())
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text(encoding="utf-8"))
+
+
+def changed(cluster: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """Return a cluster file with another value."""
+    cluster = copy.deepcopy(cluster)
     place = cluster
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    problems = list(check.file_problems(written(tmp_path, cluster)))
+    return cluster
+
+
+@pytest.mark.parametrize("path, value, message", MISTAKES["file"])
+def test_a_misspelt_key_is_reported(tmp_path, path, value, message) -> None:
+    problems = list(check.file_problems(written(tmp_path, changed(shipped(), path, value))))
     assert ([message in problem for problem in problems] == [True]) if message else problems == []
 
 
@@ -105,13 +104,6 @@ def account(monkeypatch, tmp_path) -> Iterator[Any]:
 def test_head_and_spot_workers_are_launched_as_written(account) -> None:
     from ray.autoscaler._private import commands
     from ray.autoscaler._private.providers import _get_node_provider
-    from ray.autoscaler.tags import (
-        TAG_RAY_LAUNCH_CONFIG,
-        TAG_RAY_NODE_KIND,
-        TAG_RAY_NODE_NAME,
-        TAG_RAY_NODE_STATUS,
-        TAG_RAY_USER_NODE_TYPE,
-    )
 
     config = commands._bootstrap_config(shipped(), no_config_cache=True)
     provider = _get_node_provider(config["provider"], config["cluster_name"])
@@ -119,13 +111,9 @@ def test_head_and_spot_workers_are_launched_as_written(account) -> None:
         node = dict(config["available_node_types"][name]["node_config"]) | (
             config["head_node"] if kind == "head" else {}
         )
-        tags = {
-            TAG_RAY_NODE_KIND: kind,
-            TAG_RAY_NODE_NAME: name,
-            TAG_RAY_USER_NODE_TYPE: name,
-            TAG_RAY_LAUNCH_CONFIG: "x",
-            TAG_RAY_NODE_STATUS: "uninitialized",
-        }
+        tags = {"node-type": kind, "node-name": name, "user-node-type": name, "launch-config": "x",
+                "node-status": "uninitialized"}  # fmt: skip
+        tags = {f"ray-{tag}": value for tag, value in tags.items()}
         provider.create_node(node, tags, count)
     ec2 = account.client("ec2", region_name="us-west-2")
     machines = [m for r in ec2.describe_instances()["Reservations"] for m in r["Instances"]]
@@ -169,7 +157,6 @@ def allowed(policy: dict[str, Any], action: str, resource: str, context: dict[st
 
 
 EC2 = "arn:aws:ec2:us-west-2:123456789012:"
-MACHINE = f"{EC2}instance/i-1"
 
 
 def head_policy(account: Any) -> dict[str, Any]:
@@ -237,36 +224,10 @@ def test_the_heads_role_allows_each_call_of_rays_autoscaler(account, monkeypatch
     assert {"RunInstances", "CreateTags", "TerminateInstances", "DescribeInstances"} <= set(calls)
 
 
-OURS, THEIRS = ({"aws:ResourceTag/ray-cluster-name": name} for name in ("hflray", "another"))
-CREATION = {"ec2:CreateAction": "RunInstances", "aws:RequestTag/ray-cluster-name": "hflray"}
-WORKER, HEAD = (f"arn:aws:iam::123456789012:role/hflray-{name}" for name in ("worker", "head"))
-TO_EC2 = {"iam:PassedToService": "ec2.amazonaws.com"}
-REQUESTS = [
-    ("ec2:TerminateInstances", MACHINE, OURS, True),
-    *[(f"ec2:{verb}Instances", MACHINE, c, False) for verb in ("Terminate", "Stop", "Start") for c in (THEIRS, {})],
-    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-node-status": "x"}, True),
-    ("ec2:CreateTags", MACHINE, {"aws:RequestTag/ray-cluster-name": "hflray"}, False),  # to end it next
-    ("ec2:CreateTags", MACHINE, THEIRS | {"aws:RequestTag/ray-cluster-name": "hflray"}, False),
-    ("ec2:CreateTags", MACHINE, OURS | {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:CreateTags", MACHINE, CREATION, True),
-    ("ec2:CreateTags", MACHINE, CREATION | {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:CreateTags", MACHINE, {"ec2:CreateAction": "RunInstances"}, False),
-    ("ec2:CreateTags", f"{EC2}volume/vol-1", OURS | CREATION, False),
-    ("ec2:RunInstances", MACHINE, {"aws:RequestTag/ray-cluster-name": "another"}, False),
-    ("ec2:RunInstances", MACHINE, {}, False),
-    ("ec2:DeleteTags", MACHINE, OURS, False),
-    ("iam:PassRole", WORKER, TO_EC2, True),
-    ("iam:PassRole", WORKER, {"iam:PassedToService": "lambda.amazonaws.com"}, False),
-    ("iam:PassRole", HEAD, TO_EC2, False),
-    ("ssm:GetParameters", "arn:aws:ssm:us-west-2::parameter/aws/service/debian/release/12/latest/amd64", {}, True),
-    ("ssm:GetParameters", "arn:aws:ssm:us-west-2:123456789012:parameter/password", {}, False),
-]
-
-
 def test_the_heads_role_reaches_no_machine_of_others(account) -> None:
     policy = head_policy(account)
-    answers = [(*request, allowed(policy, *request)) for *request, _ in REQUESTS]
-    assert answers == REQUESTS
+    answers = [[*request, allowed(policy, *request)] for *request, _ in MISTAKES["requests"]]
+    assert answers == MISTAKES["requests"]
 
 
 def ready_cluster(account: Any) -> dict[str, Any]:
@@ -283,46 +244,9 @@ def test_a_ready_account_has_no_problems(account) -> None:
     assert list(check.account_problems(ready_cluster(account))) == []
 
 
-@pytest.mark.parametrize(
-    "path, value, message",
-    [
-        (("provider", "region"), "us-west-9", "provider.region: 'us-west-9' is no region of AWS; accepted: "),
-        (
-            ("provider", "availability_zone"),
-            "eu-central-1a",
-            "'eu-central-1a' is not in us-west-2; accepted: us-west-2a",
-        ),
-        (("available_node_types", "worker_spot", "node_config", "InstanceType"), "m99.huge", "has no 'm99.huge'"),
-        (
-            ("available_node_types", "head", "node_config", "IamInstanceProfile"),
-            {"Name": "nobody"},
-            "there is no 'nobody'; deploy cluster/aws-account.yaml",
-        ),
-        (
-            ("provider", "security_group", "GroupName"),
-            "elsewhere",
-            "there is no 'elsewhere', and Ray would make one open",
-        ),
-        (
-            ("cluster_name",),
-            "second",
-            "the head's role may start machines of 'hflray' only, and not of 'second'; deploy cluster/aws-account.yaml",
-        ),
-        (("setup_commands",), ["HFLRAY_STORAGE=s3://not-mine/x"], "bucket 'not-mine' cannot be reached (404)"),
-        (
-            ("available_node_types", "head", "node_config", "ImageId"),
-            "resolve:ssm:/aws/service/nothing",
-            "us-west-2 does not know '/aws/service/nothing'",
-        ),
-    ],
-)
+@pytest.mark.parametrize("path, value, message", MISTAKES["account"])
 def test_a_missing_part_of_the_account_is_named(account, path, value, message) -> None:
-    cluster = ready_cluster(account)
-    place = cluster
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    problems = list(check.account_problems(cluster))
+    problems = list(check.account_problems(changed(ready_cluster(account), path, value)))
     assert [message in problem for problem in problems] == [True], problems
 
 

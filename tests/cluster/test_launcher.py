@@ -20,48 +20,16 @@ from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import IN_STORAGE
 from hflray.tune.storage import Storage
 from tests.cluster.fake import CREDENTIALS, ENDPOINT, FakeEc2, Hosts, need_hosts
+from tests.conftest import own_module
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-ROUNDS = 10
-SWEEP = f"""
-name: clustered
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: digits}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{num_scheduled: 4, num_clusters: 5}}
-  training: {{local_iterations: 5, edge_iterations: 5, batch_size: 4}}
-sweep:
-  scheduling.name: {{grid: ["gated.py:Ikc", "gated.py:Fedavg"]}}
-"""
+SWEEP = Path(__file__).with_name("clustered.yaml").read_text(encoding="utf-8")
 FILE = "tune_configs/clustered.yaml"
 # Trials wait before their fifth round until this file exists, so that no machine is too fast for a loss. All hosts have
 # this folder.
 GATE = Path("/var/tmp") / f"hflray-gate-{os.getpid()}"
-GATED = f"""
-import time
-from pathlib import Path
-
-from hflray.scheduling.fedavg import FedAvg
-from hflray.scheduling.ikc import IKC
-
-
-class Gated:
-    def schedule(self, context):
-        deadline = time.monotonic() + 600
-        while context.round > 4 and not Path("{GATE}").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return super().schedule(context)
-
-
-class Ikc(Gated, IKC):
-    pass
-
-
-class Fedavg(Gated, FedAvg):
-    pass
-"""
+GATED = own_module("gated").replace("GATE", str(GATE))
 
 
 @pytest.fixture(autouse=True)

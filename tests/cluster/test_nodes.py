@@ -1,4 +1,4 @@
-"""Three Ray nodes on this machine: their results after losses, their traffic, and the configurations they refuse."""
+"""Three Ray nodes on this machine: their results after losses, and the configurations they refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
-from tests.conftest import small_config
+from tests.conftest import own_module, small_config
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 
@@ -27,11 +27,7 @@ DEVICES = np.arange(12)
 EDGES = DEVICES % 3
 STORE = 150 * 2**20
 # Ray notices a lost node after some 15 s. These settings shorten that time for the tests.
-QUICK = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_failure_threshold": 4,
-}
+QUICK = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 4}
 
 
 @pytest.fixture
@@ -125,60 +121,6 @@ class _Method:
 
     def options(self, **chosen: Any) -> _Method:
         return _Method(self._wrapped, self._name, self._bound.options(**chosen))
-
-
-def bytes_between_nodes(num_actors: int, start: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
-    """Measure the traffic of a round; return the bytes between nodes, the bytes of a model, and the number of nodes.
-
-    Ray's directory of objects tells the nodes of each object. Every node after the first has received a copy over the
-    network, and all processes of a node share one copy.
-    """
-    import ray
-    from ray.experimental import get_object_locations
-
-    calls: list[tuple[str, Any]] = []
-    put = ray.put
-    # Actors reserve parts of a CPU, so that there can be more actors than CPUs.
-    backend = actor_rounds(
-        make_job(), make_data(SIZES), 2, num_edges=3, num_actors=num_actors, cpus_per_actor=4 / num_actors
-    )
-    try:
-        backend.train_round(1, start, DEVICES, EDGES)  # starts all actors
-        pool = backend.pool
-
-        def recorded(actor: Any) -> Wrapped:
-            return Wrapped(actor, lambda name: None, lambda name, refs: calls.extend((name, ref) for ref in refs))
-
-        pool.devices, pool.edges = [*map(recorded, pool.devices)], [*map(recorded, pool.edges)]
-        pool._adders = {node: recorded(actor) for node, actor in pool._adders.items()}
-        monkeypatch.setattr(ray, "put", lambda value: (calls.append(("put", ref := put(value))), ref)[1])
-        backend.train_round(2, start, DEVICES, EDGES)
-        monkeypatch.undo()
-        time.sleep(1.0)  # Ray's directory of objects learns of copies with a delay
-        locations = get_object_locations([ref for _, ref in calls])
-        copied = sum((len(location["node_ids"]) - 1) * location["object_size"] for location in locations.values())
-        nodes = len(set(pool.nodes))
-    finally:
-        monkeypatch.undo()
-        calls.clear()
-        backend.pool.devices = [getattr(actor, "_actor", actor) for actor in backend.pool.devices]
-        backend.pool.edges = [getattr(actor, "_actor", actor) for actor in backend.pool.edges]
-        backend.pool._adders = {node: getattr(actor, "_actor", actor) for node, actor in backend.pool._adders.items()}
-        backend.close()
-    return copied, start.nbytes, nodes
-
-
-def test_bytes_between_nodes_grow_with_nodes_and_edges_not_with_actors(cluster, start, monkeypatch) -> None:
-    (few, model, nodes), (many, _, _) = (bytes_between_nodes(count, start, monkeypatch) for count in (4, 12))
-    assert nodes == 2
-    q, edges = 2, 3
-    # The bound counts the global model to each node, each edge's next model to the other nodes, int64 sums from other
-    # nodes to each edge, and one sum of each edge to the driver's node.
-    bound = (
-        nodes * model + (q - 1) * edges * (nodes - 1) * model + q * edges * (nodes - 1) * 2 * model + edges * 2 * model
-    )
-    assert model < few <= bound * 1.02
-    assert many <= few * 1.02
 
 
 def test_each_node_holds_the_data_once(cluster, start) -> None:
@@ -316,22 +258,7 @@ def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
         check_resources("tune.cpus_per_trial", "CPU", 5, cpus)
 
 
-OWN = """
-import os
-import torch
-
-
-class Net(torch.nn.Module):
-    \"\"\"A linear network that refuses to train where the file is at hand.\"\"\"
-
-    def __init__(self, input_shape, num_outputs):
-        super().__init__()
-        assert not os.path.exists(__file__)
-        self.flat, self.last = torch.nn.Flatten(), torch.nn.Linear(input_shape[0] * 28 * 28, num_outputs)
-
-    def forward(self, images):
-        return self.last(self.flat(images))
-"""
+OWN = own_module("network")
 
 
 def test_other_nodes_need_no_copy_of_a_users_file(cluster, tmp_path) -> None:

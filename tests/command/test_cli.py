@@ -11,7 +11,8 @@ import pytest
 
 from hflray import __version__
 from hflray.command import cli
-from hflray.command.cli import COMMANDS, load, main
+from hflray.command.cli import COMMANDS, load
+from tests.command.calls import caller
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
@@ -21,11 +22,7 @@ MODULES = {
 }  # fmt: skip
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+call = caller()
 
 
 def start(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +38,7 @@ def test_the_help_names_every_subcommand_with_its_summary(capsys, monkeypatch) -
     assert code == 0
     squeezed = " ".join(out.split())
     for name, entry in COMMANDS.items():
-        assert f"{name} {entry.summary}" in squeezed
+        assert f"{name} {entry['summary']}" in squeezed
     assert "--install-completion" in out
 
 
@@ -49,7 +46,7 @@ def test_the_help_names_every_subcommand_with_its_summary(capsys, monkeypatch) -
 def test_a_summary_says_what_the_command_says(name: str) -> None:
     """The first words of the command's own help and of its summary in the table are the same."""
     own = load(name).help.split()
-    assert own[:2] == COMMANDS[name].summary.split()[:2]
+    assert own[:2] == COMMANDS[name]["summary"].split()[:2]
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,13 @@ import pandas as pd
 import pytest
 
 from hflray.command import compare
-from hflray.command.cli import main
+from tests.command.calls import caller
 from tests.conftest import says
 
 EXPORT = "tests/data/results/benchmark_equal"
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
-    """Run ``hflray compare``; return the exit code, the output with single spaces, and the lines of errors."""
-    with pytest.raises(SystemExit) as end:
-        main(["compare", *words])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), " ".join(out.split()), err.splitlines()
+call = caller("compare", squeezed=True, lines=True)
 
 
 def test_statistics_of_an_export_are_a_table_a_csv_a_latex_table_and_a_figure(tmp_path, capsys) -> None:

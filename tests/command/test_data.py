@@ -7,15 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hflray.command.cli import main
 from hflray.data import download
+from tests.command.calls import caller
 
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["data", *words])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+call = caller("data")
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -6,21 +6,15 @@ import json
 import shutil
 from collections import namedtuple
 
-import pytest
-
 from hflray.command import doctor as module
-from hflray.command.cli import main
 from hflray.command.doctor import Finding
 from hflray.errors import ConfigError
+from tests.command.calls import caller
 
 Usage = namedtuple("Usage", "total used free")
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["doctor", *words])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+call = caller("doctor")
 
 
 def only(check: module.Check) -> Finding:

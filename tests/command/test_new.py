@@ -6,24 +6,19 @@ import re
 
 import pytest
 
-from hflray.command.cli import main
 from hflray.command.new import SYSTEM, TEMPLATE, write_system, write_template
 from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep
+from tests.command.calls import caller
 
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    return int(end.value.code or 0)
+call = caller()
 
 
 def test_the_file_passes_a_dry_run(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("new", "my_sweep") == 0
-    assert "hflray.tune my_sweep.yaml --dry-run" in capsys.readouterr().out
-    assert run("tune", "my_sweep.yaml", "--dry-run") == 0
-    out = capsys.readouterr().out
+    assert "hflray.tune my_sweep.yaml --dry-run" in call(capsys, "new", "my_sweep")[1]
+    code, out, _ = call(capsys, "tune", "my_sweep.yaml", "--dry-run")
+    assert code == 0
     assert "my_sweep: 4 trials of task 'experiment'" in out
     assert "FedAvg" in out or "fedavg" in out
 
@@ -52,8 +47,7 @@ def test_every_setting_that_is_a_comment_is_valid_too(tmp_path) -> None:
 def test_a_file_that_exists_is_left_alone(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("precious")
-    assert run("new", "mine") == 2
-    assert capsys.readouterr().err == "error: NAME: mine.yaml exists; choose another name, or remove it\n"
+    assert call(capsys, "new", "mine")[::2] == (2, "error: NAME: mine.yaml exists; choose another name, or remove it\n")
     assert (tmp_path / "mine.yaml").read_text() == "precious"
 
 
@@ -66,15 +60,12 @@ def test_a_name_that_no_sweep_may_have_is_refused(tmp_path, name: str) -> None:
 
 def test_a_system_is_written_into_a_new_folder(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("new", "system", "town") == 0
+    assert call(capsys, "new", "system", "town")[0] == 0
     assert sorted(path.name for path in (tmp_path / "town").iterdir()) == sorted(path.name for path in SYSTEM.iterdir())
-    assert run("tune", "town/sweep.yaml", "--dry-run") == 0
-    assert "own_system: 3 trials" in capsys.readouterr().out
-    assert run("new", "system", "town") == 2
-    assert "town exists; choose another name" in capsys.readouterr().err
-    assert run("new", "mine", "town") == 2
-    assert "FOLDER: got town with NAME = mine" in capsys.readouterr().err
-    assert run("new", "system", "no/town") == 2
+    assert "own_system: 3 trials" in call(capsys, "tune", "town/sweep.yaml", "--dry-run")[1]
+    assert "town exists; choose another name" in call(capsys, "new", "system", "town")[2]
+    assert "FOLDER: got town with NAME = mine" in call(capsys, "new", "mine", "town")[2]
+    assert call(capsys, "new", "system", "no/town")[0] == 2
 
 
 def test_every_comment_of_the_systems_sweep_is_valid_too(tmp_path) -> None:

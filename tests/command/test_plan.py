@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hflray.command.cli import main
 from hflray.sweep import expand, load_sweep
+from tests.command.calls import caller
 from tests.conftest import says
 
 FLEET = """
@@ -30,12 +30,7 @@ tracking: {sinks: []}
 FIXED = ["--set", "cost.delay_weight=1", "--set", "scheduling.name=fedavg", "--set", "clock.cloud=synchronous"]
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    """Run ``hflray plan``; return the exit code, the output with single spaces, and the errors."""
-    with pytest.raises(SystemExit) as end:
-        main(["plan", *map(str, words)])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), " ".join(out.split()), err
+call = caller("plan", squeezed=True)
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -47,6 +42,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow  # twelve runs with Ray; tests/tune has each part of it
 @pytest.mark.timeout(900)
 def test_a_plan_that_is_broken_off_goes_on_and_recommends_a_run(tmp_path) -> None:
     """Two values of H and two assigners; the first start ends after a run, and the second tries all four settings."""

@@ -20,23 +20,7 @@ from hflray.tune import cli
 from hflray.tune.callback import SweepCallback
 from tests.chaos.comparison import Reference, differences
 from tests.damage.cells import ENDED, OPEN
-
-ROUNDS = 4
-SWEEP = f"""
-name: mended
-tracking: {{sinks: [mlflow, csv]}}
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: synthetic, samples_per_device: [20, 40]}}
-  fleet: {{num_devices: 12, num_edges: 2}}
-  scheduling: {{name: fedavg, num_scheduled: 4}}
-  assignment: {{name: geographic}}
-  training: {{local_iterations: 1, edge_iterations: 1, batch_size: 16, backend: serial}}
-  checkpoint: {{every: 1}}
-sweep:
-  seed: {{grid: [0, 1]}}
-tune: {{max_concurrent: 1}}
-"""
+from tests.foreign.conftest import root, whole  # noqa: F401
 
 numbers = itertools.count()
 Answer = tuple[int, str, str]  # exit code, output, error output
@@ -106,7 +90,7 @@ def _interrupted(ray_session, tmp_path_factory) -> Interrupted:
     top = tmp_path_factory.mktemp("mended")
     place, kept = top / "place", top / "kept"
     place.mkdir()
-    (place / "mended.yaml").write_text(SWEEP)
+    shutil.copy(Path(__file__).with_name("mended.yaml"), place)
     on_result = SweepCallback.on_trial_result
 
     def interrupt(self: SweepCallback, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:

@@ -7,6 +7,7 @@ writes the tables anew.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray import cloudpickle
 
 from hflray.assignment import policy
 from hflray.errors import ConfigError
@@ -25,6 +27,7 @@ from hflray.support.native import compiler
 from hflray.tracking import Journal
 from hflray.tracking.journal import rounds_of
 from hflray.training.kernel_base import library
+from tests.conftest import says
 from tests.damage.cells import (
     AGAIN,
     CACHE_FILES,
@@ -177,13 +180,38 @@ def test_unreadable_files() -> None:
     assert "passed" in done.stdout
 
 
-def test_an_unfinished_sweep_is_not_begun_again_and_a_finished_one_is_not_resumed(interrupted, call) -> None:
+class Evil:
+    """An object whose pickle makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def poison(folder: Path, trap: Path) -> None:
+    """Put a stranger's pickle into every file of Tune, and where an older hflray let Tune load one."""
+    evil = cloudpickle.dumps(Evil(trap))
+    (start,) = folder.glob("start-*")
+    for place in (start, folder, *(path for path in start.iterdir() if path.is_dir())):
+        names = {"tuner.pkl", "experiment_state-9.json", "searcher-state-9.pkl", "params.pkl", "error.pkl"}
+        for name in names | {path.name for path in [*place.glob("*.pkl"), *place.glob("*state*.json")]}:
+            (place / name).write_bytes(evil)
+    pickle.loads(evil).close()
+    trap.unlink()  # the trap works
+
+
+def test_a_sweep_is_begun_once_and_ended_once_and_nothing_that_ray_tune_has_written_is_read(
+    interrupted, call, tmp_path: Path
+) -> None:
     code, _, err = call("mended.yaml")
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "a sweep 'mended' is unfinished" in err
-    assert "--fresh" in err
+    assert says(err, "a sweep 'mended' is unfinished", "--fresh")
+    poison(interrupted.folder, tmp_path / "code ran")
     code, out, err = call("--resume", "mended")
     assert code == 0, out + err
+    assert not (tmp_path / "code ran").exists()
     interrupted.check()
     code, _, err = call("--resume", "mended")
     assert (code, len(err.splitlines())) == (2, 1)

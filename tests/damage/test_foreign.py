@@ -6,12 +6,13 @@ that is opened for writing, each connection and each process (`tests.damage.audi
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import functools
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,25 +23,19 @@ import pytest
 import yaml
 
 import hflray
-from hflray import metrics
-from hflray.assignment.d3qn import SHIPPED, load_policy
-from hflray.assignment.policy import save_policy
 from hflray.config import ExperimentConfig, named_settings, set_dotted
 from hflray.config.pinning import validate_stored
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
-from hflray.report.exports import export
-from hflray.report.runs import read_sweep
 from hflray.support import checkpoint, references
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.checksum import digest, stamped
-from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
-from hflray.tracking import Journal, Run, default_uri
-from hflray.tracking.sink import Ending
-from tests.conftest import SMALL, says, small_config
+from hflray.tracking import default_uri
+from tests.conftest import says, small_config
 from tests.damage import audited
-from tests.foreign.mutations import with_members
+from tests.foreign import samples
+from tests.foreign.mutations import with_entries, with_members, with_policy
+from tests.foreign.samples import FOLDER, NAME
 
 ROOT = Path(hflray.__file__).parents[1]
 EVIL = f"{audited.CANARY!r}\nopen('trap', 'w').close()\n\n\ndef thing(*_):\n    open('trap', 'w').close()\n"
@@ -52,12 +47,13 @@ FORMS = {
     "pinned file": f"mod.py:thing@sha256:{digest(EVIL.encode())}",
 }
 UNPINNED = ("module", "file")
+RUN = "digits-H6-λ1-ikc-geographic-s0"  # one of the sweep's
 EACH = [pytest.param(form, marks=[pytest.mark.slow] * form.endswith("file")) for form in FORMS]  # each takes a minute
-NAME = "mine-20260101-000000"
+OTHER = "other-20260101-000000"  # a copy of the sweep, of which the journals alone are poisoned
 Values = dict[str, Any]
 
 
-def poisoned_by(form: str, keys: tuple[str, ...] | None = None) -> Values:
+def poisoned_by(form: str, *keys: str) -> Values:
     """Return the values of the settings that name something, each the stranger's."""
     listed = "tracking.sinks"
     return {key: [FORMS[form]] if key == listed else FORMS[form] for key in keys or named_settings()}
@@ -71,74 +67,54 @@ def tree_with(values: Values) -> dict[str, Any]:
     return tree
 
 
-def folder_at(work: Path, stored: Values, logged: Values) -> Path:
-    """Write a stranger's results with an unfinished sweep, and return its folder.
+@pytest.fixture
+def work(root: Path) -> Path:
+    """Return the folder in which the victim stands: a stranger's results, exports and policies, and their module."""
+    results = (root / "results").rename(root / "hflray_results")
+    (results / "evil").mkdir()
+    for name in ("__init__.py", "mod.py"):
+        (results / "evil" / name).write_text(EVIL)
+    (root / "policies").mkdir()
+    shutil.copy(root / "files" / "assigner.safetensors", root / "policies" / "p.safetensors")
+    return root
 
-    Args:
-        work: the folder in which the victim stands.
-        stored: values in ``sweep.json``.
-        logged: values in the configuration in the journal.
-    """
-    results = work / "hflray_results"
-    folder = SweepFolder(
-        results / NAME, load_sweep(None, ["name=mine", *SMALL, "max_rounds=2"]), default_uri(results), "tests"
-    )
-    folder.save()
-    evil = results / "evil"
-    evil.mkdir(exist_ok=True)
-    (evil / "__init__.py").write_text(EVIL)
-    (evil / "mod.py").write_text(EVIL)
-    content = json.loads(folder.content())
+
+def poison(work: Path, values: Values, every: Values) -> None:
+    """Put values into all that holds a configuration, and `every` one into what can hold each."""
+    results, folder = work / "hflray_results", work / "hflray_results" / FOLDER
+    content = json.loads((folder / "sweep.json").read_text())
     del content["sha256"]
-    for key, value in stored.items():
+    content["uri"] = default_uri(results)
+    (folder / "sweep.json").write_text(json.dumps(stamped(content)))
+    tree = tree_with(every)
+    for path in folder.glob("journal/*.jsonl"):
+        with_entries(path, lambda entry: entry.get("artifacts", {}).update({"config.yaml": yaml.safe_dump(tree)}))
+    state = samples.state_of(folder) | {"config": tree_with(values)}
+    for trial in (folder / "checkpoints").iterdir():
+        Checkpoints(str(folder), trial.name).save(2, lambda place: checkpoint.save(place / "state", state) and None)
+    checkpoint.save(work / "saved", state | {"config": tree})
+    shutil.copytree(folder, results / OTHER)
+    for key, value in every.items():
         set_dotted(content["file"]["experiment"], key, value)
-    content["sinks"] = ["mlflow", *stored.get("tracking.sinks", [])]
-    if stored or logged:
-        texts = [references.Source(name, EVIL, str(evil / "mod.py")) for name in (MODULE, "mod.py")]
-        content["references"] = references.to_json(texts)
-    (folder.path / "sweep.json").write_text(json.dumps(stamped(content)))
-    journal = Journal(folder.path)
-    artifacts = {"config.yaml": yaml.safe_dump(tree_with(logged)), "environment.json": "{}"}
-    journal.begin(Run("t1", "t1", tags={"hflray.sweep": NAME, "hflray.trial": "t1"}, artifacts=artifacts), 1)
-    for number in (1, 2):
-        values = {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 3.0, metrics.TOTAL_OBJECTIVE: 3.0 * number}
-        journal.write("t1", {"round": number, "time": number, "metrics": values})
-    for kind in ("tables", "model"):
-        journal.write("t1", {"artifact": kind})
-    journal.end("t1", Ending("FINISHED"))
-    return folder.path
+    content["sinks"] = ["mlflow", *every["tracking.sinks"]]
+    evil = results / "evil" / "mod.py"
+    content["references"] = references.to_json(
+        [references.Source(name, EVIL, str(evil)) for name in (MODULE, "mod.py")]
+    )
+    (folder / "sweep.json").write_text(json.dumps(stamped(content)))
 
+    def poison_runs(files: dict[str, bytes]) -> None:
+        content = json.loads(files["runs.json"])
+        runs = [record | {"config": tree} for record in content["runs"]]
+        files["runs.json"] = json.dumps(content | {"config": {}, "runs": runs}).encode()
 
-def checkpoint_at(path: Path, values: Values) -> Path:
-    """Write a checkpoint whose configuration has these values."""
-    with Experiment(small_config("max_rounds=2")) as experiment:
-        next(iter(experiment))
-        return checkpoint.save(path, experiment.state_dict() | {"config": tree_with(values)})
-
-
-def export_at(work: Path, values: Values) -> Path:
-    """Write an export whose configuration has these values, from a harmless folder."""
-    clean = work / "clean"
-    folder_at(clean, {}, {})
-    path = export(read_sweep(clean / "hflray_results", "mine"), work / "exports" / "mine")
-
-    def poison(files: dict[str, bytes]) -> None:
-        content = json.loads(files["runs.json"]) | {"config": {}}
-        for record in content["runs"]:
-            record["config"] = tree_with(values)
-        files["runs.json"] = json.dumps(content).encode()
-
-    with_members(path, poison)
-    return path
-
-
-def policy_at(path: Path, teacher: str) -> Path:
-    """Write a policy whose card says that this teacher solved its fleets."""
-    network, card = load_policy(SHIPPED)
-    card = copy.deepcopy(card)  # the header of a shipped policy is read once in a process
-    card["trained_on"]["specification"]["teacher"] = teacher
-    save_policy(path, network, card)
-    return path
+    export = work / "exports" / f"{NAME}.zip"
+    with_members(export, poison_runs)
+    for name in ("hierfavg_quick", "benchmark_scheduling"):
+        shutil.copy(export, export.with_name(f"{name}.zip"))
+    teacher = every["scheduling.name"]
+    policy = work / "policies" / "p.safetensors"
+    with_policy(policy, lambda head, _: head["card"]["trained_on"]["specification"].update(teacher=teacher))
 
 
 @functools.cache
@@ -167,9 +143,46 @@ def observed(work: Path, *commands: list[str]) -> dict[str, Any]:
     return content
 
 
-def audited_run(work: Path, *commands: list[str]) -> list[dict[str, Any]]:
-    """Run commands under the audit hook; check that none did more than read, and return their answers."""
-    content = observed(work, *commands)
+def test_the_audit_sees_what_it_is_for(work: Path) -> None:
+    """The hook notes an import, a file and a process of a module that is really run."""
+    content = observed(work, [MODULE])
+    seen = " ".join(content["answers"][0]["deeds"])
+    for deed in ("import ('hflray_results.evil'", f"open {work}/trap", "compile of the", "exec of the"):
+        assert deed in seen
+    assert content["loaded"]
+
+
+def on_folder(folder: str, *more: list[str]) -> list[list[str]]:
+    """Return commands on a sweep's folder."""
+    where = ["--results", "hflray_results"]
+    return [
+        ["hflray", "report", folder, *where, "--out", "pages"],
+        ["hflray", "explain", RUN, "--round", "1", "--sweep", folder, *where],
+        ["hflray", "compare", folder, *where],
+        ["hflray", "sync", f"hflray_results/{folder}"],
+        *more,
+    ]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("form", EACH)
+def test_commands_on_what_a_stranger_has_made_do_nothing_but_read(work: Path, form: str) -> None:
+    """A folder with a poisoned ``sweep.json``, one with poisoned journals alone, an export, a checkpoint, a policy."""
+    poison(work, poisoned_by(form, "data.name"), poisoned_by(form))
+    commands = {
+        "stored": on_folder(FOLDER, ["hflray", "tune", "--resume", FOLDER, "--results", "hflray_results"]),
+        "logged": on_folder(OTHER),
+        "made": [
+            ["hflray", "report", NAME, "--from", "exports", "--out", "pages"],
+            ["hflray", "explain", "12-3-6-5-0", "--round", "1", "--from", "exports"],
+            ["checkpoint", str(work / "saved")],
+            ["hflray", "card", "policies/p.safetensors", "--measure", "--fleets", "2"],
+            ["hflray", "report", "results", "--from", "exports", "--out", "pages/RESULTS.md"],
+            ["hflray", "reproduce", "hierfavg", "--quick", "--from", "exports"],
+            ["hflray", "card", "policies/p.safetensors"],
+        ],
+    }
+    content = observed(work, *itertools.chain(*commands.values()))
     deeds = [deed for answer in content["answers"] for deed in answer["deeds"]]
     assert deeds == [], "\n".join(deeds)
     for answer in content["answers"]:
@@ -177,80 +190,16 @@ def audited_run(work: Path, *commands: list[str]) -> list[dict[str, Any]]:
         assert "Traceback" not in answer["text"], answer
     assert content["loaded"] == []
     assert not list(work.rglob("trap"))
-    answers: list[dict[str, Any]] = content["answers"]
-    return answers
-
-
-def test_the_audit_sees_what_it_is_for(tmp_path) -> None:
-    """The hook notes an import, a file and a process of a module that is really run."""
-    folder_at(tmp_path, {}, {})
-    content = observed(tmp_path, [MODULE])
-    seen = " ".join(content["answers"][0]["deeds"])
-    for deed in ("import ('hflray_results.evil'", f"open {tmp_path}/trap", "compile of the", "exec of the"):
-        assert deed in seen
-    assert content["loaded"]
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("form", EACH)
-def test_commands_on_a_stranger_s_folder_do_nothing_but_read(tmp_path, form) -> None:
-    """With ``sweep.json`` poisoned, and with the journal poisoned alone."""
-    stored = tmp_path / "stored"
-    folder = folder_at(stored, poisoned_by(form), poisoned_by(form))
-    where = ["--results", "hflray_results"]
-    commands = [
-        ["hflray", "report", "mine", *where, "--out", "pages"],
-        ["hflray", "explain", "t1", "--round", "1", *where],
-        ["hflray", "compare", "mine", *where],
-        ["hflray", "sync", f"hflray_results/{NAME}"],
-        ["hflray", "tune", "--resume", "mine", *where],
-        ["hflray", "tune", "--resume", NAME, *where],
-    ]
-    answers = audited_run(stored, *commands)
-    for answer in answers if form in UNPINNED else answers[-2:]:
-        assert answer["code"] == 2, answer
+    answers = iter(content["answers"])
+    stored, logged, made = ([next(answers) for _ in each] for each in commands.values())
+    refused = [*stored, *made[:4]] if form in UNPINNED else [stored[-1], *made[2:4]]
+    assert [answer for answer in refused if answer["code"] != 2] == []
     if form in UNPINNED:
-        assert all("without the hash" in answer["text"] for answer in (*answers[:1], *answers[2:4])), answers
+        unnamed = (stored[0], *stored[2:4], logged[0], made[0], *made[2:4])
+        assert [answer for answer in unnamed if "without the hash" not in answer["text"]] == []
+        assert says(logged[0]["text"], RUN, "without the hash")
     else:
-        assert "--trust" in answers[-1]["text"]
-    assert folder.is_dir()
-    logged = tmp_path / "logged"
-    saved = checkpoint_at(tmp_path / "saved", poisoned_by(form, ("data.name",)))
-    folder = folder_at(logged, {}, poisoned_by(form))
-    Checkpoints(str(folder), "t1").save(
-        2, lambda place: checkpoint.save(place / "state", checkpoint.load(saved)) and None
-    )
-    answers = audited_run(logged, *commands[:4])
-    if form in UNPINNED:
-        assert says(answers[0]["text"], "t1", "without the hash"), answers[0]
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("form", ["module", *(pytest.param(form, marks=pytest.mark.slow) for form in list(FORMS)[1:])])
-def test_a_stranger_s_export_checkpoint_and_policy_do_nothing_but_be_read(tmp_path, form) -> None:
-    work = tmp_path / "work"
-    folder_at(work, {}, {})
-    path = export_at(tmp_path, poisoned_by(form))
-    (work / "exports").mkdir()
-    for name in ("mine", "hierfavg_quick", "benchmark_scheduling"):
-        (work / "exports" / f"{name}.zip").write_bytes(path.read_bytes())
-    saved = checkpoint_at(work / "saved", poisoned_by(form))
-    (work / "policies").mkdir()
-    policy_at(work / "policies" / "p.safetensors", FORMS[form])
-    answers = audited_run(
-        work,
-        ["hflray", "report", "mine", "--from", "exports", "--out", "pages"],
-        ["hflray", "explain", "t1", "--round", "1", "--from", "exports"],
-        ["hflray", "report", "results", "--from", "exports", "--out", "pages/RESULTS.md"],
-        ["hflray", "reproduce", "hierfavg", "--quick", "--from", "exports"],
-        ["checkpoint", str(saved)],
-        ["hflray", "card", "policies/p.safetensors", "--measure", "--fleets", "2"],
-        ["hflray", "card", "policies/p.safetensors"],
-    )
-    if form in UNPINNED:
-        assert [answers[number]["code"] for number in (0, 1, 4, 5)] == [2] * 4, answers
-        assert all("without the hash" in answers[number]["text"] for number in (0, 4, 5)), answers
-    assert answers[4]["code"] == answers[5]["code"] == 2
+        assert "--trust" in stored[-1]["text"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -260,7 +209,7 @@ def test_nothing_that_a_stored_setting_names_is_looked_for(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(references, "find_module", lambda *names: looked.append(str(names)) or [])
     monkeypatch.setattr(references, "_read_file", lambda *names: looked.append(str(names)))
-    path = folder_at(tmp_path, {}, {}) / "sweep.json"
+    path = samples.results(tmp_path) / "sweep.json"
     stored = json.loads(path.read_text())
     del stored["sha256"]
 
@@ -274,7 +223,7 @@ def test_nothing_that_a_stored_setting_names_is_looked_for(tmp_path, monkeypatch
         SweepFolder.load(path.parent)
 
     for key in named_settings():
-        value = poisoned_by(form, (key,))[key]
+        value = poisoned_by(form, key)[key]
         for read in (setting, axis):
             if form in UNPINNED:
                 with pytest.raises(ConfigError, match="without the hash"):
@@ -283,35 +232,3 @@ def test_nothing_that_a_stored_setting_names_is_looked_for(tmp_path, monkeypatch
                 with contextlib.suppress(ConfigError):  # the values may not go together
                     read(key, value)
             assert looked == [], key
-
-
-# The only places that validate a tree by other means than `validate_stored`, with the reason.
-OTHER_DOORS = {
-    ("config/explanations.py", "validate"): "it is what the others call",
-    ("config/pinning.py", "validate_stored"): "the door itself",
-    ("config/files.py", "load_config"): "the user's own file",
-    ("sweep/trials.py", "load_sweep"): "the user's own file",
-    ("sweep/trials.py", "make_trial"): "of a sweep file that is validated already",
-    ("sweep/trials.py", "prolong"): "of a sweep file that is validated already",
-    ("tune/plan.py", "plan_file"): "of a sweep file that is validated already",
-    ("sweep/loop.py", "keep"): "of a configuration that is validated already",
-    ("sweep/trials.py", "with_absolute_paths"): "of a sweep file that is validated already",
-    ("command/new.py", "write_template"): "a name alone",
-    ("tune/trial.py", "run_trial"): "from the driver's process",
-    ("experiment/scenario.py", "fitting"): "of a configuration that is validated already",
-    ("support/reader.py", "fit"): "a schema, which names nothing",
-    ("reproduction/protocol.py", "read"): "the user's own claims, which name no code",
-    ("config/fleet_table.py", "pinned_options"): "options of a section, whose names are pinned before a file is read",
-}
-
-
-def test_every_configuration_of_hflrays_own_is_read_through_one_door() -> None:
-    doors = set()
-    for path in sorted((ROOT / "hflray").rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(function, ast.FunctionDef):
-                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-                names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
-                if names & {"validate", "model_validate", "model_validate_json", "model_construct"}:
-                    doors.add((path.relative_to(ROOT / "hflray").as_posix(), function.name))
-    assert doors == set(OTHER_DOORS)

@@ -1,108 +1,34 @@
-"""A results folder from a stranger runs no code: neither pickles of Ray Tune nor the texts of references."""
+"""A results folder from a stranger runs no code: not even the texts of references."""
 
 from __future__ import annotations
 
-import pickle
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray import cloudpickle
 
 from hflray.command import compare
 from hflray.command import report as report
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
 from hflray.support import references
-from hflray.sweep import expand, load_sweep
-from hflray.sweep.results import SweepFolder, new_folder
-from hflray.tracking import Tracker, default_uri
+from hflray.sweep import load_sweep
+from hflray.sweep.results import SweepFolder
+from tests.conftest import own_module
+from tests.foreign import samples
+from tests.inputs.harness import captured
 
 pytestmark = pytest.mark.timeout(600)
 
 
-class Evil:
-    """An object whose pickle makes a file when it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
 @pytest.fixture
 def trap(tmp_path) -> Path:
-    """Return the path of the file that a stranger's pickle makes."""
+    """Return the path of the file that a stranger's code makes."""
     return tmp_path / "code ran"
 
 
-def poison(folder: Path, trap: Path) -> None:
-    """Put a stranger's pickle into every file of Tune, and where an older hflray let Tune load one."""
-    evil = cloudpickle.dumps(Evil(trap))
-    (start,) = folder.glob("start-*")
-    for place in (start, folder, *(path for path in start.iterdir() if path.is_dir())):
-        for name in ("tuner.pkl", "experiment_state-9.json", "searcher-state-9.pkl", "params.pkl", "error.pkl"):
-            (place / name).write_bytes(evil)
-        for path in [*place.glob("*.pkl"), *place.glob("*state*.json")]:
-            path.write_bytes(evil)
-
-
-@pytest.mark.parametrize("change", ["poisoned", pytest.param("deleted", marks=pytest.mark.slow)])
-def test_nothing_that_ray_tune_has_written_is_read_again(interrupted, call, trap, change: str) -> None:
-    if change == "poisoned":
-        poison(interrupted.folder, trap)
-        pickle.loads((interrupted.folder / "tuner.pkl").read_bytes()).close()
-        assert trap.exists()  # the trap works
-        trap.unlink()
-    else:
-        shutil.rmtree(*interrupted.folder.glob("start-*"))
-    code, out, err = call("--resume", interrupted.folder.name)
-    assert code == 0, out + err
-    assert not trap.exists()
-    interrupted.check()
-    code, _, err = call("--resume", interrupted.folder.name)
-    assert (code, "is finished" in err) == (2, True)
-
-
-OWN = """import numpy as np
-from torch import nn
-
-from hflray import Dataset, Scheduler
-from hflray.world.mobility import Mobility
-
-open(TRAP, "w").close()
-
-
-def load(root):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 4))
-    return Dataset.of(x[:500], x[:500].argmax(1), x[500:], x[500:].argmax(1), kind="classification")
-
-
-def net(input_shape, num_outputs):
-    return nn.Linear(*input_shape, num_outputs)
-
-
-def loss(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets)
-
-
-def recall(outputs, targets):
-    return (outputs.argmax(1) == targets)[targets == 0].mean()
-
-
-class Drift(Mobility):
-    def move(self, first, last):
-        self.position_m = np.minimum(self.position_m + 1.0, self.area_m)
-
-
-class Highest(Scheduler):
-    def schedule(self, rng):
-        return np.arange(self.num_devices - self.num_scheduled, self.num_devices)
-"""
+OWN = own_module("strangers")
+SWEEP = Path(__file__).with_name("strangers.yaml").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -112,37 +38,9 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
         monkeypatch.setattr(references, name, {})
     path = tmp_path / "own.py"
     path.write_text(OWN.replace("TRAP", repr(str(trap))))
-    (tmp_path / "mine.yaml").write_text(
-        "name: mine\n"
-        "experiment:\n"
-        "  max_rounds: 2\n"
-        "  data: {name: 'own.py:load', samples_per_device: [20, 30], partition: iid}\n"
-        "  model: {name: 'own.py:net'}\n"
-        "  target: {metric: 'own.py:recall'}\n"
-        "  fleet: {num_devices: 12, num_edges: 2}\n"
-        "  scheduling: {num_scheduled: 4}\n"
-        "  assignment: {name: geographic}\n"
-        "  training: {loss: 'own.py:loss', batch_size: 16, backend: serial}\n"
-        "sweep:\n"
-        "  scheduling.name: {zip: ['own.py:Highest', fedavg]}\n"
-        "  world.mobility.name: {zip: [static, 'own.py:Drift']}\n"
-    )
-    file = load_sweep(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text(SWEEP)
     results = tmp_path / "results"
-    folder = new_folder(results, file, default_uri(results), "hflray")
-    folder.finished = True
-    folder.path.mkdir(parents=True)
-    folder.save()
-    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
-    for trial in expand(file):
-        tracker.start(trial.name, trial.name, trial.config, {})
-        with Experiment(trial.config) as experiment:
-            for record in experiment:
-                values = record.metrics() | (experiment.summary() if experiment.finished else {})
-                tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
-        tracker.artifact(trial.name, "tables")
-        tracker.finish(trial.name)
-    assert tracker.close()
+    samples.results(results, load_sweep(tmp_path / "mine.yaml"), finished=True)
     assert trap.exists(), "the text of the file makes the trap whenever it runs"
     trap.unlink()
     path.unlink()
@@ -151,23 +49,19 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
     return results
 
 
-def answer(main: Callable[[list[str]], object], capsys, *arguments: str) -> tuple[int, str]:
+def answer(main: Callable[[list[str]], object], *arguments: str) -> tuple[int | None, str]:
     """Return the exit code of a command and what it prints, on one line."""
-    try:
-        code = main(list(arguments))
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    return int(code or 0), " ".join(f"{out} {err}".split())
+    code, out, err, _ = captured(lambda: main(list(arguments)))  # type: ignore[arg-type,return-value]
+    return code, " ".join(f"{out} {err}".split())
 
 
 def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs(
-    with_references, trap, monkeypatch, tmp_path, capsys
+    with_references, trap, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folders = ("--results", str(with_references))
     page = tmp_path / "page"
-    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
+    code, text = answer(report.main, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
     assert code == 0
     assert {path.name for path in page.iterdir()} >= {"index.html", "summary.md", "recall.png", "cost.png"}
     # The rounds of the second run can only be shown with its author's mobility. All else needs no code of theirs.
@@ -175,15 +69,15 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     assert "missing: own.py:Drift: the text with sha256" in text
     summary = (page / "summary.md").read_text()
     assert [word in summary for word in ("Highest", "FedAvg, Drift", "recall")] == [True] * 3
-    code, text = answer(report.main, capsys, "mine", "--from", str(tmp_path / "export"), "--out", str(page))
+    code, text = answer(report.main, "mine", "--from", str(tmp_path / "export"), "--out", str(page))
     assert code == 0
     names = [path.stem for path in with_references.glob("*/journal/*.jsonl")]
     (still,), (drifts,) = ([name for name in names if (word in name)] for word in ("Highest", "Drift"))
-    code, text = answer(report.main, capsys, "explain", still, "--round", "1", *folders)
+    code, text = answer(report.main, "explain", still, "--round", "1", *folders)
     assert (code, "scheduled by Highest" in text, "recall 0." in text) == (0, True, True)
-    code, text = answer(report.main, capsys, "explain", drifts, "--round", "1", *folders)
+    code, text = answer(report.main, "explain", drifts, "--round", "1", *folders)
     assert (code, text.startswith("error: own.py:Drift: the text with sha256 ")) == (2, True)
-    code, text = answer(compare.main, capsys, "mine", *folders)
+    code, text = answer(compare.main, "mine", *folders)
     assert code == 0
     assert "recall" in text
     assert not trap.exists()
@@ -197,6 +91,6 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     with pytest.raises(ConfigError, match="--trust"):
         unfinished.admit()
     assert not trap.exists()
-    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page))
+    code, text = answer(report.main, "mine", *folders, "--out", str(page))
     assert (code, "missing" in text) == (0, False)
     assert trap.exists()

@@ -14,6 +14,7 @@ import pytest
 
 from hflray import registry
 from hflray.experiment import Experiment
+from hflray.tune import cli
 from tests.conftest import small_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,15 +26,13 @@ def run(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Path:
+def results(ray_session, tmp_path_factory) -> Path:
     """Return a folder in which the sweep of the examples has run."""
     folder = tmp_path_factory.mktemp("examples")
-    # A command that is stuck is aborted, and then prints what each of its threads was doing.
-    env = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "PYTHONFAULTHANDLER": "1"}
-    command = ["timeout", "--signal=ABRT", "--kill-after=10", "250", sys.executable, "-m", "hflray.tune"]
-    command += [str(EXAMPLES / "sweep.yaml"), "--quiet"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["hflray.tune", str(EXAMPLES / "sweep.yaml"), "--quiet"])
+        cli.main()
     return folder
 
 

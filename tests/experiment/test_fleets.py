@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
 from hflray.config import FleetConfig
-from hflray.errors import DamagedError
+from hflray.errors import ConfigError, DamagedError
+from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets, is_stored, key_of, packed, unpacked
 from hflray.fleet import Fleet, sample_fleet
-from hflray.report.detail import Replay
-from hflray.report.exports import export, read_export
-from hflray.report.runs import read_sweep
 from hflray.support.checksum import digest
-from hflray.tracking.journal import Journal
 from tests.conftest import small_config
 
 TABLE = "device,x_m,y_m,battery_j,capacitance\na,0,100,5,1e-28\nb,300,50,6,2e-28\nc,5,5,7,1e-28\n"
@@ -114,9 +105,6 @@ def test_it_is_made_once_for_each_setting_and_seed(tmp_path):
 
 
 def test_batteries_of_the_table(tmp_path):
-    from hflray.errors import ConfigError
-    from hflray.experiment import Experiment
-
     (tmp_path / "d.csv").write_text(TABLE)
     settings = [
         f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path / 'd.csv'}}}}}",
@@ -128,60 +116,3 @@ def test_batteries_of_the_table(tmp_path):
         Experiment(small_config(*settings))
     experiment = Experiment(small_config(*settings, "world.battery.capacity_j=1"))
     assert experiment.world.battery.capacity_j.tolist() == [5, 6, 7]
-
-
-OWN = """
-import numpy as np
-from hflray import Fleet
-
-def make(config, rng):
-    with open(CALLS, "a") as file:
-        file.write("x")
-    return Fleet.of(config, rng, max_cpu_hz=np.random.default_rng().uniform(1e9, 2e9, config.num_devices))
-"""
-SWEEP = """
-name: own
-experiment:
-  max_rounds: 6
-  fleet: {name: "mine.py:make", num_devices: 8, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 4}
-  assignment: {name: best_gain}
-  training: {local_iterations: 1, edge_iterations: 1}
-  data: {samples_per_device: 100}
-sweep:
-  training.num_actors: {grid: [1, 2]}
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on_with_the_fleet_that_it_began_with(tmp_path):
-    """The function draws from the system, so that a second call would give another fleet."""
-    calls = tmp_path / "calls"
-    (tmp_path / "mine.py").write_text(OWN.replace("CALLS", repr(str(calls))))
-    (tmp_path / "own.yaml").write_text(SWEEP)
-    command = [sys.executable, "-m", "hflray.tune", "own.yaml", "--results", "results", "-q"]
-    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as process:
-        deadline = time.monotonic() + 240
-        while not any(Journal(path.parent).last_round(key) >= 2 for path in tmp_path.glob("results/*/journal")
-                      for key in Journal(path.parent).run_keys()):  # fmt: skip
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGKILL)
-    resume = [*command[:3], "--resume", "own", "--results", "results", "-q"]
-    assert subprocess.run(resume, cwd=tmp_path, timeout=300, check=False).returncode == 0
-    assert calls.read_text() == "x"
-    runs = read_sweep(tmp_path / "results", "own").runs
-    hashes = {}
-    for run in runs:
-        replay = Replay(run)
-        assert replay.numbers == [1, 2, 3, 4, 5, 6]
-        bills = [replay.round(number).cost.objective for number in replay.numbers]  # raises where a bill differs
-        journal = Journal(next(tmp_path.glob("results/own-*")))
-        hashes[run.name] = (bills, [entry["model_hash"] for entry in journal.entries(run.name) if "round" in entry])
-    assert len({str(value) for value in hashes.values()}) == 1
-    place = export(read_sweep(tmp_path / "results", "own"), tmp_path / "exported")
-    shutil.rmtree(tmp_path / "results")
-    (tmp_path / "mine.py").unlink()
-    again = read_export(place)
-    assert Replay(again.runs[0]).round(3).cost.objective == next(iter(hashes.values()))[0][2]

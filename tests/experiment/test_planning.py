@@ -15,7 +15,6 @@ from hflray.experiment.planning import Planner
 from hflray.experiment.record import PlannedRound
 from hflray.experiment.scenario import Scenario
 from hflray.scheduling import DeviceHistory, build_scheduler
-from hflray.timeline import EdgeRule
 from hflray.world import World
 from tests.conftest import small_config
 
@@ -29,7 +28,7 @@ def planner_of(config: ExperimentConfig, model_bits: float = 1e6) -> Planner:
         return -np.asarray(devices, dtype=np.float64)
 
     parts = (Workload.of(config, model_bits), configured_assigner(config), allocate_round)
-    return Planner(config, Scenario.build(config), *parts, EdgeRule(**config.clock.edge.model_dump()), losses)
+    return Planner(config, Scenario.build(config), *parts, losses)
 
 
 def plan_of(planner: Planner, history: DeviceHistory | None = None, index: int = 1) -> PlannedRound:

@@ -14,7 +14,7 @@ from hflray.data import load_dataset
 from hflray.data.partition import label_counts
 from hflray.experiment import Experiment
 from hflray.experiment.scenario import Scenario
-from tests.conftest import small_config
+from tests.conftest import own_module, small_config
 
 
 def test_the_fleets_samples_are_the_partitions_sizes() -> None:
@@ -100,16 +100,6 @@ def test_training_on_drawn_samples_is_training_on_the_same_samples_held(kernel: 
     assert balances[0] == balances[1]
 
 
-def test_any_number_of_actors_trains_on_the_same_drawn_samples(ray_session) -> None:
-    config = small_config("data.partition=resampled", "max_rounds=2")
-    hashes = []
-    for overrides in ({"backend": "serial"}, {"backend": "ray", "num_actors": 2}):
-        training = config.training.model_copy(update=overrides)
-        with Experiment(config.model_copy(update={"training": training}), cpus=2) as experiment:
-            hashes.append([record.model_hash for record in experiment])
-    assert hashes[0] == hashes[1]
-
-
 def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
     """Their indices alone would take 200,000 × 137 × 8 bytes, which are 219 MB, in the fleet and in the host."""
     config = small_config(
@@ -148,27 +138,7 @@ def test_the_papers_ranges_need_no_scaling(real_data) -> None:
         assert low <= scenario.fleet.samples.min() <= scenario.fleet.samples.max() <= high
 
 
-GROUPED = """import numpy as np
-from hflray import Dataset
-
-
-def load(root):
-    rng = np.random.default_rng(0)
-    x, y, site = rng.normal(size=(600, 4)), np.arange(600) % 3, np.arange(600) // 50
-    return Dataset.of(x, TARGET, x, TARGET, kind="KIND", groups=site)
-
-
-class BySite:
-    def __call__(self, labels, num_devices, sizes, rng):
-        return [np.flatnonzero(labels == site) for site in range(num_devices)]
-
-
-class ByColumns:
-    def __call__(self, labels, num_devices, sizes, rng, columns):
-        assert sorted(columns) == ["group", "label", "target"]
-        assert np.array_equal(columns["group"], labels)
-        return [np.flatnonzero((columns["group"] == site) & (columns["label"] == 1)) for site in range(num_devices)]
-"""
+GROUPED = own_module("grouped")
 
 
 def grouped(folder: Path, partition: str, kind: str = "classification") -> Scenario:

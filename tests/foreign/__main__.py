@@ -3,7 +3,7 @@
     python -m tests.foreign [--count 2000] [--seed 0] [--kind "export: runs.json"]
 
 It ends with exit code 1 if there is a defect: a traceback, another exit code than 0, 1 and 2, a control character in
-what is printed, more than 60 s, or too much memory.
+what is printed, more than 60 CPU seconds, or too much memory.
 """
 
 from __future__ import annotations
@@ -11,20 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 from tests.foreign import samples
-from tests.foreign.cases import KINDS, Ended, run
-
-
-def counts(results: dict[str, list[Ended]]) -> list[str]:
-    """Return the outcomes by format as a table of markdown."""
-    lines = ["| mutated file | tried | read | refused | defects |", "|---|--:|--:|--:|--:|"]
-    for kind, members in [*results.items(), ("all", [ended for each in results.values() for ended in each])]:
-        found = Counter(ended.outcome for ended in members)
-        lines.append(f"| {kind} | {len(members)} | {found['read']} | {found['refused']} | {found['defect']} |")
-    return lines
+from tests.foreign.cases import KINDS, run
+from tests.inputs.harness import Ended, table
 
 
 def main() -> int:
@@ -34,18 +25,18 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, help="only this format")
     options = parser.parse_args()
     kinds = [options.kind] if options.kind else list(KINDS)
-    results: dict[str, list[Ended]] = {kind: [] for kind in kinds}
+    results = list[tuple[str, Ended]]()
     with tempfile.TemporaryDirectory() as name:
         root, work = Path(name, "samples"), Path(name, "work")
         samples.make(root)
         for number in range(options.count):
             kind, seed = kinds[number % len(kinds)], options.seed + number // len(kinds)
             what, ended = run(root, work, kind, seed)
-            results[kind].append(ended)
+            results.append((kind, ended))
             if ended.outcome == "defect":
                 print(f"defect: {kind} {seed}: {what}: {ended.reason}", flush=True)
-    print("\n".join(counts(results)))
-    return int(any(ended.outcome == "defect" for each in results.values() for ended in each))
+    print("\n".join(table(results, "mutated file")))
+    return int(any(ended.outcome == "defect" for _, ended in results))
 
 
 if __name__ == "__main__":

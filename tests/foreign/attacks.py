@@ -96,7 +96,7 @@ EXPORT = {
     "nested JSON in an export": _in_export("runs.json", lambda: DEEP),
     "nested JSON in an older export": _instead("older/*/runs.json", _deep),
     "a ZIP bomb": _instead(f"exports/{NAME}.zip", lambda path: path.write_bytes(bomb("runs.json", 8))),
-    "a table of many rows": _in_export("rounds.parquet", lambda: table(1_000_000, 200)),
+    "a table of many rows": _in_export("rounds.parquet", lambda: table(1_000_000, 60)),
     "a table of long texts": _in_export("rounds.parquet", texts),
     "a pipe as an export": _instead(f"exports/{NAME}.zip", os.mkfifo),
     "a pipe in an older export": _instead("older/*/runs.json", os.mkfifo),

@@ -1,42 +1,43 @@
 """A mutated file of any format, the real reader of it, and how the reader ends.
 
-An ending is *read* (exit code 0 or 1), *refused* (exit code 2 and only lines ``error: …``) or a *defect*: another
-error than an `HflrayError` or an `OSError`, a line of another form, more than `WITHIN_S` seconds, or more memory than
-`tests.inputs.harness.limits` gives.
+An ending is *valid* (exit code 0 or 1), *refused* (exit code 2 and only lines ``error: …``) or a *defect*: another
+error than an `HflrayError` or an `OSError`, a line of another form, more than `WITHIN_S` CPU seconds, or more
+memory than `tests.inputs.harness.limits` gives.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import random
 import shutil
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
+from hflray.assignment import build_assigner
+from hflray.data.npz import read_arrays
 from hflray.errors import HflrayError
+from hflray.rl.solved_fleets import FleetPool, read_spec
+from hflray.scheduling.learned import Learned
+from hflray.support.checkpoint import Checkpoints
+from hflray.support.files import refuse_links
 from hflray.support.terminal.app import _fail, exit_code
+from hflray.sweep.tasks import find_task
+from hflray.tracking import Journal, Tracker
+from hflray.tracking.history import LoggedRun
+from hflray.tune.callback import SweepCallback
+from hflray.tune.driver import mend
+from hflray.world.fedscale import convert
+from hflray.world.trace import Trace
 from tests.foreign import mutations as change
 from tests.foreign import samples
-from tests.inputs.harness import limits
+from tests.inputs.harness import Ended, captured
 
 WITHIN_S = 60.0
 NAME, FOLDER = samples.NAME, samples.FOLDER
-
-
-class Ended(NamedTuple):
-    """How a reader ended: ``read``, ``refused`` or ``defect``, the exit code, what it said, and why it is a defect."""
-
-    outcome: str
-    code: int | None
-    said: str
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,12 @@ def from_exports(place: Path, rng: random.Random) -> int:
 
 def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
     """Stand in for `run_sweep`: all that it reads of the folder, without Ray."""
-    from unittest.mock import MagicMock
-
-    from hflray.support.checkpoint import Checkpoints
-    from hflray.support.files import refuse_links
-    from hflray.sweep.tasks import find_task
-    from hflray.tracking import Journal, Tracker
-    from hflray.tune.callback import SweepCallback
-    from hflray.tune.driver import mend
-
     refuse_links(folder.path)
     journal = Journal(folder.path)
     mend(folder, trials, journal, lambda line: None)
     tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, sinks=())
     callback = SweepCallback.__new__(SweepCallback)
-    callback.outcomes, callback._tracker, callback._progress = {}, tracker, MagicMock()
+    callback.outcomes, callback._tracker, callback._progress = {}, tracker, mock.MagicMock()
     callback.file, callback._task = folder.file, find_task(folder.file.task)
     for name in journal.run_keys():
         callback.take_over(name)
@@ -107,15 +99,11 @@ def _swept(folder: Any, trials: Any, *rest: Any, **options: Any) -> Any:
 
 
 def from_results(place: Path, rng: random.Random) -> int:
-    from hflray.tracking.history import LoggedRun
-
     kind = rng.random()
     if kind < 0.5:
-        with mock.patch("hflray.report.runs.read_histories", side_effect=samples.no_server):
-            return report(place, rng, "--results", str(place))
+        return report(place, rng, "--results", str(place))
     if kind < 0.6:
-        runs = [LoggedRun("0" * 32, "a", "FINISHED", 2, {"test/accuracy": 0.5}, None)]
-        with mock.patch("hflray.sweep.compare.read_runs", return_value=("0", runs)):
+        with mock.patch("hflray.sweep.compare.run_ids_of", return_value=("0", ["0" * 32])):
             named = ("--tracking-uri", "sqlite:///x.db")  # the sample's database is elsewhere
             return _command("hflray.command.compare:app", NAME, "--results", str(place), *named)
     if kind < 0.8:
@@ -157,45 +145,17 @@ def _loads(load: Callable[[Path], object]) -> Callable[[Path, random.Random], in
     return reads
 
 
-def _checkpoint(place: Path) -> None:
-    state = samples.state_of(place / FOLDER)
-    samples.experiment_of(place).load_state_dict(state)
+def _of_checkpoint(place: Path) -> Path:
+    return sorted(place.glob("*/checkpoints/*/*"))[-1]
 
 
-def _assigner(place: Path) -> None:
-    from hflray.assignment import build_assigner
-
-    build_assigner("d3qn", policy=str(place / "assigner.safetensors"))
-
-
-def _scheduler(place: Path) -> None:
-    from hflray.scheduling.learned import Learned
-
-    Learned(num_devices=12, num_scheduled=6, policy=str(place / "scheduler.safetensors"))
-
-
-def _data(place: Path) -> None:
-    from hflray.data.npz import read_arrays
-
-    read_arrays(place / "data.npz")
-
-
-def _pool(place: Path) -> None:
-    from hflray.rl.solved_fleets import FleetPool, read_spec
-
-    FleetPool(place / "pool", read_spec(place / "pool"))
-
-
-def _trace(place: Path) -> None:
-    from hflray.world.trace import Trace
-
-    Trace.read("world.trace", str(place / "trace.csv"), "device", 12, {"available": True})
-
-
-def _fedscale(place: Path) -> None:
-    from hflray.world.fedscale import convert
-
-    convert(place / "fedscale.json", place / "out.csv")
+_checkpoint = _loads(lambda place: samples.experiment_of(place).load_state_dict(samples.state_of(place / FOLDER)))
+_assigner = _loads(lambda place: build_assigner("d3qn", policy=str(place / "assigner.safetensors")))
+_scheduler = _loads(lambda place: Learned(num_devices=12, num_scheduled=6, policy=str(place / "scheduler.safetensors")))
+_data = _loads(lambda place: read_arrays(place / "data.npz"))
+_pool = _loads(lambda place: FleetPool(place / "pool", read_spec(place / "pool")))
+_trace = _loads(lambda place: Trace.read("world.trace", str(place / "trace.csv"), "device", 12, {"available": True}))
+_fedscale = _loads(lambda place: convert(place / "fedscale.json", place / "out.csv"))
 
 
 def _on(name: str, how: Callable[[Path, random.Random], str]) -> Callable[[Path, random.Random], str]:
@@ -203,7 +163,7 @@ def _on(name: str, how: Callable[[Path, random.Random], str]) -> Callable[[Path,
 
 
 def _saved(ending: str) -> Callable[[Path, random.Random], str]:
-    return lambda place, rng: change.in_checkpoint(sorted(place.glob("*/checkpoints/*/*"))[-1], rng, ending)
+    return lambda place, rng: change.in_checkpoint(_of_checkpoint(place), rng, ending)
 
 
 JSON, BYTES, TABLE = change.swapped_json, change.swapped_bytes, change.swapped_parquet
@@ -219,33 +179,25 @@ KINDS = {
     "folder: sweep.json, bytes": Kind("results", _file("*/sweep.json", BYTES), from_results),
     "folder: journal": Kind("results", _file("*/journal/*.jsonl", change.swapped_line), from_results),
     "folder: journal, bytes": Kind("results", _file("*/journal/*.jsonl", BYTES), from_results),
-    "checkpoint: state": Kind("results", _saved(".json"), _loads(_checkpoint)),
-    "checkpoint: arrays": Kind("results", _saved(".safetensors"), _loads(_checkpoint)),
+    "checkpoint: state": Kind("results", _saved(".json"), _checkpoint),
+    "checkpoint: arrays": Kind("results", _saved(".safetensors"), _checkpoint),
     "checkpoint: zip": Kind(
-        "results",
-        lambda place, rng: change.in_zip_of_checkpoint(sorted(place.glob("*/checkpoints/*/*"))[-1], rng),
-        _loads(_checkpoint),
+        "results", lambda place, rng: change.in_zip_of_checkpoint(_of_checkpoint(place), rng), _checkpoint
     ),
-    "checkpoint: bytes": Kind(
-        "results",
-        lambda place, rng: _file(str(sorted(place.glob("*/checkpoints/*/*"))[-1].relative_to(place)), BYTES)(
-            place, rng
-        ),
-        _loads(_checkpoint),
-    ),
-    "policy of an assigner": Kind("files", _on("assigner.safetensors", change.swapped_policy), _loads(_assigner)),
-    "policy of an assigner: bytes": Kind("files", _file("assigner.safetensors", BYTES), _loads(_assigner)),
-    "policy of a scheduler": Kind("files", _on("scheduler.safetensors", change.swapped_policy), _loads(_scheduler)),
-    "data set": Kind("files", _on("data.npz", change.swapped_npz), _loads(_data)),
-    "data set: bytes": Kind("files", _file("data.npz", BYTES), _loads(_data)),
-    "cache of fleets: spec": Kind("files", _file("pool/spec.json", JSON), _loads(_pool)),
+    "checkpoint: bytes": Kind("results", _file("*/checkpoints/*/*", BYTES), _checkpoint),
+    "policy of an assigner": Kind("files", _on("assigner.safetensors", change.swapped_policy), _assigner),
+    "policy of an assigner: bytes": Kind("files", _file("assigner.safetensors", BYTES), _assigner),
+    "policy of a scheduler": Kind("files", _on("scheduler.safetensors", change.swapped_policy), _scheduler),
+    "data set": Kind("files", _on("data.npz", change.swapped_npz), _data),
+    "data set: bytes": Kind("files", _file("data.npz", BYTES), _data),
+    "cache of fleets: spec": Kind("files", _file("pool/spec.json", JSON), _pool),
     "cache of fleets": Kind(
-        "files", lambda place, rng: change.swapped_npz(sorted(place.glob("pool/*.npz"))[0], rng), _loads(_pool)
+        "files", lambda place, rng: change.swapped_npz(sorted(place.glob("pool/*.npz"))[0], rng), _pool
     ),
-    "cache of fleets: bytes": Kind("files", _file("pool/*.npz", BYTES), _loads(_pool)),
-    "trace": Kind("files", _file("trace.csv", BYTES), _loads(_trace)),
-    "clients of FedScale": Kind("files", _file("fedscale.json", JSON), _loads(_fedscale)),
-    "clients of FedScale: bytes": Kind("files", _file("fedscale.json", BYTES), _loads(_fedscale)),
+    "cache of fleets: bytes": Kind("files", _file("pool/*.npz", BYTES), _pool),
+    "trace": Kind("files", _file("trace.csv", BYTES), _trace),
+    "clients of FedScale": Kind("files", _file("fedscale.json", JSON), _fedscale),
+    "clients of FedScale: bytes": Kind("files", _file("fedscale.json", BYTES), _fedscale),
 }
 
 
@@ -255,28 +207,21 @@ def run(root: Path, work: Path, kind: str, seed: int, mutates: bool = True) -> t
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(root / one.part, work / one.part)
     what = one.mutate(work / one.part, rng) if mutates else "nothing"
-    out, err = io.StringIO(), io.StringIO()
-    code, reason = None, ""
-    began_s = time.monotonic()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _quiet(), limits():
-        try:
-            code = one.reads(work / one.part, rng)
-        except BaseException as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            ours = [line for line in traceback.extract_tb(error.__traceback__) if "/hflray/" in line.filename]
-            where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{last.filename}:{last.lineno}"
-            reason = f"{type(error).__name__}: {str(error)[:100]!r} at {where}"
-    said = out.getvalue() + err.getvalue()
-    lines = [line for line in err.getvalue().splitlines() if not line.startswith(("note: ", "warning: "))]
-    if not reason and code not in (0, 1, 2):
+    with _quiet():
+        code, out, err, seconds = captured(lambda: one.reads(work / one.part, rng))
+    lines = tuple(line for line in err.splitlines() if not line.startswith(("note: ", "warning: ")))
+    reason = ""
+    if code is None:
+        reason = f"a traceback: {lines[-1]}"
+    elif code not in (0, 1, 2):
         reason = f"exit code {code}"
-    elif not reason and code == 2 and not (lines and all(line.startswith("error: ") for line in lines)):
+    elif code == 2 and not (lines and all(line.startswith("error: ") for line in lines)):
         reason = f"exit code 2 with {lines[-1] if lines else 'no line'!r:.120}"
-    elif not reason and (odd := next((c for c in said if not c.isprintable() and c not in "\n\t"), "")):
+    elif odd := next((c for c in out + err if not c.isprintable() and c not in "\n\t"), ""):
         reason = f"prints {odd!r}"
-    elif not reason and time.monotonic() - began_s > WITHIN_S:
-        reason = f"{time.monotonic() - began_s:.0f} s"
-    return what, Ended("defect" if reason else "refused" if code == 2 else "read", code, said, reason)
+    elif seconds > WITHIN_S:
+        reason = f"{seconds:.0f} s"
+    return what, Ended("defect" if reason else "refused" if code == 2 else "valid", code, lines, seconds, reason)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hflray.assignment.policy import SHIPPED as ASSIGNER
-from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.report.exports import _read_tables, content_of, export, files_of, records_of
 from hflray.rl.solved_fleets import prepare
@@ -20,8 +19,8 @@ from hflray.scheduling.learned import SHIPPED as SCHEDULER
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
 from hflray.support.checkpoint import Checkpoints
-from hflray.sweep import expand, load_sweep
-from hflray.sweep.results import SweepFolder
+from hflray.sweep import SweepFile, expand, load_sweep
+from hflray.sweep.results import new_folder
 from hflray.sweep.tasks.experiment import save
 from hflray.tracking import Tracker
 from tests.conftest import SMALL
@@ -68,11 +67,18 @@ def _older(root: Path) -> None:
         table.devices.to_parquet(folder / f"{name}.devices.parquet")
 
 
-def results(root: Path, **changes: Any) -> Path:
-    """Write a results folder with a sweep of two trials and two rounds, not finished, and return the sweep's folder."""
-    file = load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", "world.dropout.rate_per_s=0.01", *AXES])
-    folder = SweepFolder(root / FOLDER, file, f"sqlite:///{root}/mlflow.db", "hflray", sinks=("csv",))
-    folder = replace(folder, **changes)
+def swept() -> SweepFile:
+    """Return a small sweep of two trials with two rounds."""
+    return load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", "world.dropout.rate_per_s=0.01", *AXES])
+
+
+def results(root: Path, file: SweepFile | None = None, finished: bool = False) -> Path:
+    """Write a results folder with a sweep, and return the sweep's folder."""
+    file = file or swept()
+    folder = new_folder(root, file, f"sqlite:///{root}/mlflow.db", "hflray")
+    path = root / f"{file.name}-20260101-000000"
+    folder = replace(folder, path=path, sinks=("csv",), finished=finished)
+    folder.path.mkdir(parents=True)
     folder.save()
     tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, sinks=())
     for trial in expand(file):
@@ -91,8 +97,7 @@ def results(root: Path, **changes: Any) -> Path:
 
 def experiment_of(root: Path) -> Experiment:
     """Return an experiment into which the state of a checkpoint can be loaded."""
-    file = load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", "world.dropout.rate_per_s=0.01", *AXES])
-    return Experiment(expand(file)[0].config)
+    return Experiment(expand(swept())[0].config)
 
 
 def state_of(folder: Path) -> dict[str, Any]:
@@ -100,8 +105,3 @@ def state_of(folder: Path) -> dict[str, Any]:
     checkpoints = Checkpoints(str(folder), sorted(path.name for path in (folder / "checkpoints").iterdir())[-1])
     with checkpoints.open(2) as place:
         return checkpoint.load(place / "state")
-
-
-def no_server(*arguments: object) -> None:
-    """Stand in for MLflow."""
-    raise ConfigError("MLflow does not answer; start that server")

@@ -18,27 +18,16 @@ from pydantic import BaseModel
 from hflray.config import ExperimentConfig, parse_yaml
 from hflray.support.shipped import sweep_files
 from hflray.sweep import SweepFile, TuneConfig
+from tests.foreign.mutations import swapped_bytes
 from tests.hostile import NAMES
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {path.name: path.read_text(encoding="utf-8") for path in sweep_files()}
 
-# Values as YAML texts: empty ones, extreme numbers, wrong types, hostile texts, lists, mappings, tags and aliases.
 VALUES = (
-    "", "null", "true", "no", ".nan", "nan", ".inf", "-.inf", "inf", "1e308", "-1e308", "1e-308", "1e400", "0", "-1",
-    "1", "2", "3", "1.5", "-0.0", "0.5", "1000000", "999999999999", "9223372036854775807", "9223372036854775808",
-    "99999999999999999999", "9" * 5000, "0x" + "f" * 5000, "0b101", "0x_", "017", "1_000", "1:60", "190:20:30", "1e",
-    "--1", "2026-01-01", "2026-13-45", "''", "' '", "text", "ikc", "digits", "été", "試験", "🙂", '"a\\nb"', '"\\0"',
-    '"\\x1b[31m"', '"\\ud800"', '"\\u2028"', "'" + "x" * 300 + "'", "'" + "x" * 5000 + "'", "con", "..", ".", "../up",
-    "/", "/etc/passwd", "/dev/zero", "/dev/null", "~nobody_here/x", "a b", "mine.npz", "../../x.npz",
-    "x" * 300 + ".npz", "[]", "[1]", "[1, 2]", "[2, 1]", "[1, two]", "[0, 0]", "[1e308, -1e308]", "[-1e308, 1e308]",
-    "[1, 1e30]", "[[1], [2]]", "[null]", "[true]", "[" + "1, " * 3000 + "1]", "[" * 60 + "]" * 60,
-    "[" * 5000 + "]" * 5000, "{}", "{a: 1}", "{1: 2}", "{null: 1}", "{a: {b: {c: 1}}}", "{grid: []}", "{grid: [1, 2]}",
-    "{grid: [1, x, null]}", "{zip: [1, 2]}", "{grid: [1], zip: [1]}", "{uniform: [0, 1]}", "{uniform: [-1e308, 1e308]}",
-    "{loguniform: [1e-308, 1e308]}", "{randint: [0, 9]}", "{randint: [0, 9999999999999999999]}", "{choice: [1, 2]}",
-    "{gird: [1]}", "!!python/object:os.system x", "!!python/object/apply:os.system [ls]", "!!int x", "!!float x",
-    "!!binary '*'", "!!timestamp x", "!!set {a, b}", "!!omap [a: 1]", "!!null x", "!!bool x", "!own x", "&a [*a]",
-    "*nowhere", "<<", "=", "- x", "? x", "| text", "> text", "%TAG", "@x", "`x`", "{", "[", "}", "'", '"',
+    *yaml.safe_load(Path(__file__).with_name("values.yaml").read_text(encoding="utf-8")),
+    "9" * 5000, "0x" + "f" * 5000, "'" + "x" * 300 + "'", "'" + "x" * 5000 + "'", "x" * 300 + ".npz",
+    "[" + "1, " * 3000 + "1]", "[" * 60 + "]" * 60, "[" * 5000 + "]" * 5000,
     *(yaml.safe_dump(name, allow_unicode=True).removesuffix("\n").removesuffix("\n...") for name in NAMES),
 )  # fmt: skip
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
@@ -98,14 +87,9 @@ def at(tree: Any, path: tuple[Any, ...]) -> Any:
 def typo(rng: random.Random, text: str) -> str:
     """Return a text with one letter dropped, doubled, swapped or replaced."""
     place = rng.randrange(len(text) + 1)
-    return rng.choice(
-        (
-            text[:place] + text[place + 1 :],
-            text[:place] + text[place : place + 1] * 2 + text[place + 1 :],
-            text[:place] + text[place + 1 : place + 2] + text[place : place + 1] + text[place + 2 :],
-            text[:place] + rng.choice(LETTERS) + text[place:],
-        )
-    )
+    before, letter, after = text[:place], text[place : place + 1], text[place + 1 :]
+    changed = (after, 2 * letter + after, after[:1] + letter + after[1:], rng.choice(LETTERS) + letter + after)
+    return before + rng.choice(changed)
 
 
 MARK = "MUTATEDVALUE"
@@ -142,19 +126,11 @@ def _letters(rng: random.Random, text: str) -> tuple[str, str]:
 
 def _lines(rng: random.Random, text: str) -> tuple[str, str]:
     lines = text.splitlines(keepends=True)
-    place, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-    change = rng.choice(("doubled", "dropped", "moved", "indented", "cut"))
-    if change == "doubled":
-        lines.insert(other, lines[place])
-    elif change == "dropped":
-        del lines[place]
-    elif change == "moved":
-        lines.insert(other, lines.pop(place))
-    elif change == "indented":
-        lines[place] = rng.choice(("  ", " ", "\t")) + lines[place]
-    else:
-        lines = [*lines[:place], lines[place][: rng.randrange(len(lines[place]) + 1)]]
-    return "".join(lines), f"a line {change}"
+    place, line = rng.randrange(len(lines)), rng.choice(lines)
+    indent = rng.choice(("", "  ", " ", "\t"))
+    kept = rng.choice((lines[:place], lines[:place] + lines[place + 1 :], lines))
+    kept.insert(rng.randrange(len(kept) + 1), indent + line)
+    return "".join(kept), "lines changed"
 
 
 def _whole(rng: random.Random, text: str) -> tuple[str, str]:
@@ -182,18 +158,10 @@ def _whole(rng: random.Random, text: str) -> tuple[str, str]:
 
 def _bytes(rng: random.Random, text: str) -> tuple[bytes, str]:
     data = text.encode()
-    place = rng.randrange(len(data))
-    return rng.choice(
-        (
-            (b"\xef\xbb\xbf" + data, "a byte order mark"),
-            (data.replace(b"\n", b"\r\n"), "CRLF"),
-            (text.encode("utf-16"), "UTF-16"),
-            (data[:place] + bytes([rng.randrange(256)]) + data[place:], "a byte inserted"),
-            (data[:place] + b"\0" + data[place:], "a zero byte"),
-            (rng.randbytes(500), "random bytes"),
-            (data[:place], "cut"),
-        )
-    )
+    coded = {"a byte order mark": b"\xef\xbb\xbf" + data, "CRLF": data.replace(b"\n", b"\r\n"),
+             "UTF-16": text.encode("utf-16"), "random bytes": rng.randbytes(500)}  # fmt: skip
+    what = rng.choice((*coded, "bytes", "bytes"))
+    return (coded[what], what) if what in coded else swapped_bytes(data, rng)
 
 
 SWEEP_CHANGES: tuple[Callable[[random.Random, str], tuple[str | bytes, str]], ...] = (
@@ -217,16 +185,7 @@ def sweep_file(rng: random.Random, number: int) -> Case:
     return Case(number, "sweep file", f"{name}: {'; '.join(changes)}", (name, "--dry-run"), {name: data})
 
 
-SMALL = """
-experiment:
-  max_rounds: 2
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {num_scheduled: 4, num_clusters: 5}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
-sweep:
-  scheduling.name: {grid: [ikc, fedavg]}
-"""
+SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
 
 
 def override(rng: random.Random, number: int) -> Case:

@@ -1,4 +1,4 @@
-"""Call the command with a case, in this process or as a process of its own, and classify how it ends.
+"""Call the command with a case in this process, and classify how it ends.
 
 A case is *valid* if the command lists its trials. It is *refused* if the exit code is 2 and every line on stderr is an
 error that names a setting and a fix. Everything else is a *defect*: a traceback, another exit code, an incomplete line,
@@ -14,21 +14,21 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 
-from tests.inputs.grammar import ROOT, Case
+from tests.inputs.grammar import Case
 
 WITHIN_S = 20.0
 STOP_AFTER_S = 120.0  # of the wall, on a busy machine
@@ -46,15 +46,14 @@ class _TooSlow(BaseException):
     """The time of a case is over."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How the command ended.
+class Ended(NamedTuple):
+    """How a command or a reader ended.
 
     Attributes:
         outcome: ``valid``, ``refused`` or ``defect``.
         code: the exit code; None after a traceback.
         errors: the lines on stderr.
-        seconds: the CPU seconds of the thread that called it; other threads spin. 0 for a process of its own.
+        seconds: the CPU seconds of the thread that called it; other threads spin.
         reason: why it is a defect.
     """
 
@@ -64,17 +63,16 @@ class Ended:
     seconds: float
     reason: str = ""
 
-    @property
-    def setting(self) -> str:
-        """The setting that the first line names, or what the line is about."""
-        line = re.sub(r"^error: trial \(.*?\): ", "error: ", self.errors[0]) if self.errors else ""
-        match = SETTING.match(line)
-        text = match["setting"] if match else ""
-        if re.fullmatch(r"[a-z_]+(\.[\w/.]+)*", text) and not text.endswith((".yaml", ".npz")):
-            return re.sub(r"\.options\..*", ".options", text)
-        if text.startswith("override"):
-            return "--set"
-        return text.split(" ")[0] if text.startswith("--") else "the file"
+
+def table(results: Sequence[tuple[str, Ended]], heading: str) -> list[str]:
+    """Return the outcomes by kind of input as a table of markdown."""
+    lines = [f"| {heading} | tried | valid | refused | defects | slowest, CPU s |", "|---|--:|--:|--:|--:|--:|"]
+    for name in [*sorted({kind for kind, _ in results}), "all"]:
+        members = [ended for kind, ended in results if name in (kind, "all")]
+        counts = Counter(ended.outcome for ended in members)
+        cells = [len(members), *(counts[outcome] for outcome in ("valid", "refused", "defect"))]
+        lines.append(f"| {name} | {' | '.join(map(str, cells))} | {max(ended.seconds for ended in members):.1f} |")
+    return lines
 
 
 def classify(code: int | None, out: str, err: str, seconds: float) -> Ended:
@@ -159,53 +157,41 @@ class Place:
         from hflray.tune import cli
 
         folder, before = self.prepare(case), Path.cwd()
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-        err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-        code: int | None = 0
-        begin = time.thread_time()
         with (
             mock.patch.dict(os.environ, self.environment),
             mock.patch.object(urllib.request, "_opener", None),  # else the first download keeps these proxies for good
             mock.patch.object(sys, "argv", ["hflray.tune", *case.arguments]),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
         ):
             os.environ.pop("RAY_ADDRESS", None)
             os.chdir(folder)
             try:
-                with limits():
-                    cli.main()
-            except SystemExit as end:
-                code = int(end.code or 0)
-            except BaseException:
-                code = None
-                traceback.print_exc()
+                return classify(*captured(cli.main))
             finally:
                 os.chdir(before)
-        return classify(code, _text(out), _text(err), time.thread_time() - begin)
 
-    def run(self, case: Case) -> Ended:
-        """Run the command as a process."""
-        folder = self.prepare(case)
-        env = os.environ | self.environment | {"PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "hflray.tune", *case.arguments]
-        begin = time.perf_counter()
+
+def captured(call: Callable[[], int | None]) -> tuple[int | None, str, str, float]:
+    """Call a function within `limits`; return its exit code, what it printed, and the CPU seconds of this thread.
+
+    The exit code is None after an error, whose traceback is printed.
+    """
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    code: int | None = None
+    begin = time.thread_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            done = subprocess.run(
-                command, cwd=folder, env=env, capture_output=True, timeout=3 * STOP_AFTER_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Ended("defect", None, (), time.perf_counter() - begin, f"over {3 * STOP_AFTER_S:.0f} s")
-        # Starting Python and importing torch may take long on a busy machine, so that the time is no criterion here.
-        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        return classify(done.returncode, out, err, 0.0)
-
-
-def _text(file: io.TextIOWrapper) -> str:
-    file.flush()
-    buffer = file.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue().decode()
+            with limits():
+                code = call() or 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except BaseException:
+            traceback.print_exc()
+    texts = []
+    for file in (out, err):
+        file.flush()
+        texts.append(file.buffer.getvalue().decode())  # type: ignore[attr-defined]
+    return code, texts[0], texts[1], time.thread_time() - begin
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     parser.add_argument("--count", type=int, default=300, help="number of mutants (default: 300)")
     parser.add_argument("--module", action="append", choices=MODULES, help="run the mutants of this module only")
-    parser.add_argument("--again", action="store_true", help="run the survivors again, after the tests have changed")
     parser.add_argument("--limit", type=int, default=1_000_000, help="run at most this many mutants now")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the session (default: build/mutants)")
     parser.add_argument("--report", type=Path, help="write the page to this file, such as docs/mutants.md")
@@ -31,9 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.nice(10)
     sources = {module: (ROOT / source_of(module)).read_text(encoding="utf-8") for module in MODULES}
     session = Session(options.folder, sources, options.seed, options.count)
-    survived = {result.name for result in session.results() if result.outcome == "survived" and options.again}
-    mutants = [mutant for mutant in session.mutants if mutant in session.pending() or mutant.name in survived]
-    mutants = [mutant for mutant in mutants if mutant.module in (options.module or MODULES)][: options.limit]
+    mutants = [mutant for mutant in session.pending() if mutant.module in (options.module or MODULES)][: options.limit]
     if mutants:
         run_mutants(session, mutants, Worker(options.folder / "work"), lambda text: print(text, flush=True))
     results = session.results()

@@ -13,8 +13,7 @@ from tests.mutants.modules import source_of, tests_of
 from tests.mutants.sample import Mutant, changed_lines, draw, mutated, places_of
 from tests.mutants.worker import Outcome, Worker
 
-# An unchanged run of a module takes this share of the CPU time after which a mutant's run counts as endless.
-CPU_SHARE, LEAST_CPU_S, WALL_FACTOR = 0.25, 20.0, 6.0
+LEAST_S, WALL_FACTOR = 60.0, 6.0  # a run that takes longer, or so many times the unchanged run, counts as endless
 
 
 @dataclass(frozen=True)
@@ -82,22 +81,18 @@ def run_mutants(session: Session, mutants: list[Mutant], worker: Worker, say: Ca
     Raises:
         RuntimeError: a module's tests fail without a mutant.
     """
-    module, unchanged = "", Outcome("error")
+    module, limit_s = "", 0.0
     for number, mutant in enumerate(mutants, start=1):
         tests = tests_of(mutant.module)
         if mutant.module != module:
-            module, first = mutant.module, worker.run(tests)  # it also fills the caches
-            worker.prepare(first.modules)
-            unchanged = worker.run(tests, durations=first.durations)
-            for run in (first, unchanged):
-                if run.result != "survived":
-                    raise RuntimeError(f"{', '.join(tests)}: {run.result} without a mutant: {run.test}")
-            say(f"{module}: {len(unchanged.durations)} tests, {unchanged.wall_s:.1f} s")
+            module, unchanged = mutant.module, worker.run(tests)
+            if unchanged.result != "survived":
+                raise RuntimeError(f"{', '.join(tests)}: {unchanged.result} without a mutant: {unchanged.test}")
+            limit_s = max(LEAST_S, WALL_FACTOR * unchanged.wall_s)
+            say(f"{module}: {unchanged.wall_s:.1f} s")
         text = mutated(session.sources[module], mutant)
         assert text is not None
-        cpu_limit_s = max(LEAST_CPU_S, unchanged.cpu_s / CPU_SHARE)
-        limits_s = (WALL_FACTOR * cpu_limit_s, cpu_limit_s)
-        outcome = worker.run(tests, source_of(module), text, limits_s, unchanged.durations)
+        outcome = worker.run(tests, source_of(module), text, limit_s)
         result = session.save(mutant, outcome)
         by = f" by {outcome.test.rpartition('::')[2]}" if outcome.test else ""
         say(f"[{number}/{len(mutants)}] {mutant.name}: {outcome.result}{by} ({outcome.wall_s:.1f} s)")

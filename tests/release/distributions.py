@@ -8,14 +8,12 @@
 3. Each is installed into a new virtual environment outside the checkout. There `hflray --version`, `hflray doctor`, the
    quickstart and a report run, and every module and the shipped sweep files are found inside the environment.
 
-Each step is a line with its seconds. All output stands in ``build/release/log.txt``, and the seconds in
-``build/release/steps.json``. ``--quick`` leaves step 3 out.
+Each step is a line with its seconds. All output stands in ``build/release/log.txt``. ``--quick`` leaves step 3 out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -29,6 +27,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 from zipfile import ZipFile
+
+from tests.checkout import copy_tracked, tracked
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1800.0  # time for one command; an installation downloads PyTorch and Ray
@@ -100,19 +100,6 @@ class Steps:
             raise ReleaseError(f"{name}: {problem}; its last lines:\n{lines}")
         print(f"  {name}: {self.seconds[name]:.1f} s", flush=True)
         return result.stdout
-
-
-def tracked(root: Path) -> list[str]:
-    """Return the paths of the tracked files of a checkout."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.split("\0") if name]
-
-
-def copy_of(root: Path, target: Path) -> None:
-    """Copy the tracked files of a checkout, so that nothing else can get into a distribution."""
-    for name in tracked(root):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, target / name)
 
 
 def packaged(files: Iterable[str]) -> set[str]:
@@ -196,7 +183,7 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
         ReleaseError: something is wrong with one of them.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("hflray-*"), out / "log.txt", out / "steps.json"):
+    for old in (*out.glob("hflray-*"), out / "log.txt"):
         old.unlink(missing_ok=True)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     with ExitStack() as stack:
@@ -207,7 +194,7 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
         if not keep:
             stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         source = scratch / "source"
-        copy_of(ROOT, source)
+        copy_tracked(ROOT, source)
         steps.run("build", [sys.executable, "-m", "build", "--outdir", out, source], scratch)
         wheel, sdist = out / f"hflray-{version}-py3-none-any.whl", out / f"hflray-{version}.tar.gz"
         steps.run("twine check", [sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], out)
@@ -217,7 +204,6 @@ def release(out: Path, kinds: Sequence[str], quick: bool, keep: bool) -> dict[st
             if kind in kinds and not quick:
                 (scratch / kind).mkdir()
                 use(steps, kind, distribution, version, scratch / kind)
-        (out / "steps.json").write_text(json.dumps(steps.seconds, indent=2) + "\n", encoding="utf-8")
         return steps.seconds
 
 

@@ -24,21 +24,7 @@ from hflray import __version__
 FOLDER = Path(__file__).parents[1] / "data" / "released"
 ROUNDS, LIMIT_S = 4, 300.0
 # So many steps that a round takes about a second: the driver must be killed between two of them.
-SWEEP = f"""\
-name: released
-description: a small sweep that a released version left half done, for the tests
-experiment:
-  max_rounds: {ROUNDS}
-  data: {{name: digits}}
-  model: {{name: logistic}}
-  fleet: {{num_devices: 6, num_edges: 2}}
-  scheduling: {{name: fedavg, num_scheduled: 4}}
-  assignment: {{name: best_gain}}
-  training: {{local_iterations: 300, edge_iterations: 1, batch_size: 16, backend: serial}}
-sweep:
-  seed: {{grid: [0, 1]}}
-tune: {{cpus_per_trial: 1, max_concurrent: 1}}
-"""
+SWEEP = Path(__file__).with_name("released.yaml").read_text(encoding="utf-8")
 
 
 def archives() -> list[Path]:

@@ -151,7 +151,7 @@ def test_an_edge_begins_a_turn_when_its_model_has_arrived(cloud: str) -> None:
     records = list(rounds_of(cloud))
     turns = charts.turns_of((record.timeline, record.cost.delay_s) for record in records)
     assert turns is not None
-    assert len(turns["edge"]) == sum(len(record.timeline.runs.updates) for record in records) == 18
+    assert len(turns["edge"]) == sum(len(record.timeline.updates) for record in records) == 18
     assert turns["end"] == sorted(turns["end"])
     assert turns["rounds"] == pytest.approx(np.cumsum([record.cost.delay_s for record in records]), abs=1e-5)
     assert turns["end"][-1] <= turns["rounds"][-1] + 1e-5

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.report import page
 from hflray.report.detail import Replay, RoundDetail
-from hflray.report.runs import SweepRecord, read_sweep
-from hflray.sweep import expand, load_sweep
-from hflray.sweep.results import SweepFolder
-from hflray.tracking import Tracker
+from hflray.report.runs import SweepRecord
 from tests.browser import CHROMIUM, Page
-from tests.conftest import SMALL
+from tests.report.kept import swept
 from tests.report.test_page import HOOK, OUTSIDE, enter
 
 ROUNDS = 6
@@ -38,19 +34,9 @@ SIGNS = {"left": "x", "ran out of charge": "diamond-open", "lost its edge": "squ
 @pytest.fixture(scope="module")
 def living(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRecord, list[RoundRecord]]:
     """Return a sweep of one run, read from its journal, and the records of its rounds."""
-    root = tmp_path_factory.mktemp("living")
-    file = load_sweep(None, ["name=living", *SMALL, *EVERYTHING])
-    folder = SweepFolder(root / "living-20260101-000000", file, "unused", "hflray", True, sinks=())
-    folder.save()
-    tracker, (trial,) = Tracker("unused", "hflray", folder.path.name, folder.path, sinks=()), expand(file)
-    tracker.start(trial.name, trial.name, trial.config, {})
-    records = []
-    with Experiment(trial.config) as experiment:
-        for record in experiment:
-            tracker.round(trial.name, record.round, record.metrics(), record.schedule(), experiment.devices())
-            records.append(record)
-    tracker.finish(trial.name)
-    return read_sweep(root, "living"), records
+    sweep, records = swept(tmp_path_factory.mktemp("living"), *EVERYTHING)
+    (rounds,) = records.values()
+    return sweep, rounds
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from hflray import metrics
 from hflray.report import page
 from hflray.report.detail import Replay, explain
 from hflray.report.exports import export, read_export
-from tests.report.test_tree import FEW, swept
+from tests.report.kept import swept
+from tests.report.test_tree import FEW, objectives
 from tests.support.terminal.rendering import render
 
 UNICAST = "cost.download.name=unicast"
@@ -41,8 +42,8 @@ def tables(folder: Path) -> str:
 )  # fmt: skip
 def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     chosen = [tables(tmp_path) if override == "tables" else override for override in overrides]
-    sweep, objectives = swept(tmp_path, *(() if "tables" in overrides else FEW), *chosen, *(FEW[:1] + FEW[2:]))
-    (expected,) = objectives.values()
+    sweep, records = swept(tmp_path, *FEW, *chosen)
+    expected = objectives(records)
     for again in (sweep, read_export(export(sweep, tmp_path / "export"))):
         replay = Replay(again.runs[0])
         details = [replay.round(number) for number in replay.numbers]
@@ -64,11 +65,11 @@ def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[s
 
 
 def test_devices_that_limits_leave_out_are_counted(tmp_path: Path) -> None:
-    sweep, objectives = swept(tmp_path, *FEW, "allocation.limits={device_delay_s: 0.001, drop: true}")
+    sweep, records = swept(tmp_path, *FEW, "allocation.limits={device_delay_s: 0.001, drop: true}")
     rounds = sweep.runs[0].rounds
     assert rounds[metrics.ROUND_DROPPED].tolist() == [6, 6]
     assert [len(devices) for devices in rounds["devices"]] == [0, 0]
-    assert next(iter(objectives.values())) == [60.0, 60.0]  # the cloud waits for world.wait_s
+    assert objectives(records) == [60.0, 60.0]  # the cloud waits for world.wait_s
     text = render(explain(sweep.runs[0], 1), 200)
     assert "6 devices were left out, which could not stay within 0.001 s in a round" in text
     assert "nobody was left, and the cloud waited for 60.00 s" in text

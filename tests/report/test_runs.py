@@ -1,4 +1,4 @@
-"""hflray.report.runs: MLflow, the journal and an export give the same runs, and notes name what is missing."""
+"""hflray.report.runs: the journal has all of the runs, and notes name what is missing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,12 @@ from hflray.errors import ConfigError
 from hflray.report.exports import read_export
 from hflray.report.runs import RunRecord, SweepRecord, assemble, differing, read_sweep
 from hflray.reproduction.judge import select_alike
-from hflray.tracking import History, RunTables, Tracker, default_uri
-from hflray.tracking.addresses import named
+from hflray.tracking import History, RunTables, Tracker
 from tests.conftest import small_config
 from tests.report import fabricated
 
 
-def assert_same_sweep(one: SweepRecord, other: SweepRecord) -> None:
-    assert [run.name for run in one.runs] == [run.name for run in other.runs]
-    for left, right in zip(one.runs, other.runs, strict=True):
-        pd.testing.assert_frame_equal(left.rounds, right.rounds, check_dtype=False)
-        assert left.devices is not None
-        assert right.devices is not None
-        pd.testing.assert_frame_equal(left.devices, right.devices)
-        assert left.config.model_copy(update={"tracking": right.config.tracking}) == right.config
-
-
-def test_mlflow_has_every_round_of_every_run(sweep, records) -> None:
+def test_the_journal_has_every_round_of_every_run(sweep, records) -> None:
     assert sweep.notes == []
     assert sweep.keys == ["scheduling.name"]
     assert {label: len(runs) for label, runs in sweep.groups().items()} == {"IKC": 2, "FedAvg": 2}
@@ -48,26 +37,9 @@ def test_mlflow_has_every_round_of_every_run(sweep, records) -> None:
         assert np.isnan(run.last("no/such"))
 
 
-def test_a_server_that_does_not_answer_is_replaced_by_the_journal_with_a_note(results, sweep, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    read = read_sweep(results, "tiny", tracking_uri="http://127.0.0.1:9")
-    assert len(read.notes) == 1
-    assert "http://127.0.0.1:9 does not answer" in read.notes[0]
-    assert "from the journal" in read.notes[0]
-    assert_same_sweep(read, sweep)
-
-
-def test_without_server_and_journal_the_error_has_one_line(results, tmp_path, elsewhere) -> None:
-    shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
-    with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
-        read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def damage(results, place, change) -> tuple[str, Path]:
     """Copy the results and apply `change` to the first journal; return its run's name and its path."""
     shutil.copytree(results, place)
-    named(default_uri(results))
     path = sorted(place.glob("tiny-*/journal/*.jsonl"))[0]
     change(path)
     return path.stem, path
@@ -91,21 +63,18 @@ def garble(path: Path) -> None:
         (lambda path: (path.unlink(), path.mkdir()), "is a directory"),
     ],
 )
-def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why, elsewhere) -> None:
+def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why) -> None:
     name, path = damage(results, tmp_path / "r", change)
     read = read_sweep(tmp_path / "r", "tiny")
     (note,) = read.notes
     assert note.startswith(f"{name}: its journal {path} cannot be read (")
     assert why in note
-    assert_same_sweep(read, sweep)  # MLflow has the run of the damaged journal
-    without_mlflow = read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
-    assert without_mlflow.notes[0] == note
-    assert [run.name for run in without_mlflow.runs] == [run.name for run in sweep.runs if run.name != name]
+    assert [run.name for run in read.runs] == [run.name for run in sweep.runs if run.name != name]
 
 
-def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_path, elsewhere) -> None:
+def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_path) -> None:
     name, path = damage(results, tmp_path / "r", garble)
-    read = read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
+    read = read_sweep(tmp_path / "r", "tiny")
     # The lines after the damaged one, which name an artifact and the end, no longer count.
     assert read.notes[0].startswith(f"{name}: 3 of the lines in its journal {path} cannot be read; ")
     assert len(read.find(name).rounds) == len(sweep.find(name).rounds) - 1
@@ -114,12 +83,15 @@ def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_pat
     assert read_sweep(tmp_path / "s", "tiny").notes == []
 
 
-def test_the_error_names_the_damaged_journals_when_no_run_can_be_read(results, tmp_path, elsewhere) -> None:
+@pytest.mark.parametrize(
+    "change, why", [(Path.unlink, "holds no run"), (lambda path: path.write_text(""), "its journal .* cannot be read")]
+)
+def test_the_error_without_a_journal_that_can_be_read_has_one_line(results, tmp_path, change, why) -> None:
     shutil.copytree(results, tmp_path / "r")
     for path in (tmp_path / "r").glob("tiny-*/journal/*.jsonl"):
-        path.write_text("")
-    with pytest.raises(ConfigError, match=r"has no runs of tiny.*its journal .* cannot be read") as caught:
-        read_sweep(tmp_path / "r", "tiny", tracking_uri=elsewhere)
+        change(path)
+    with pytest.raises(ConfigError, match=why) as caught:
+        read_sweep(tmp_path / "r", "tiny")
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -136,8 +108,7 @@ def test_a_training_of_a_policy_that_has_not_ended_is_noted_with_its_own_steps()
 def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r")
     folder = next((tmp_path / "r").glob("tiny-*"))
-    about = json.loads((folder / "sweep.json").read_text())
-    tracker = Tracker(named(f"sqlite:///{tmp_path}/r/mlflow.db"), about["experiment"], folder.name, folder)
+    tracker = Tracker("", "hflray", folder.name, folder, sinks=())
     values = {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 1.0}
     for name in ("half", "broken", "none"):
         tracker.start(name, name, small_config("seed=7"), {})
@@ -145,7 +116,7 @@ def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
     tracker.round("broken", 1, values)
     tracker.finish("broken", error="round 2: the weights are not finite")
     tracker.close()
-    read = read_sweep(tmp_path / "r", str(folder), tracking_uri=f"sqlite:///{tmp_path}/r/mlflow.db")
+    read = read_sweep(tmp_path / "r", str(folder))
     assert "half: not finished, 1 of at most 3 rounds" in read.notes
     assert "broken: failed after 1 rounds: round 2: the weights are not finite" in read.notes
     assert "none: left out: it has no rounds yet" in read.notes

@@ -171,19 +171,9 @@ SPECIAL = r"a$b ^c~d {e} \f% &_#"
 def test_special_characters_of_latex_are_escaped() -> None:
     text = TextTable.of([{"": SPECIAL, SPECIAL + "±": "2 ± 1"}], caption=SPECIAL).latex()
     escaped = r"a\$b \textasciicircum c\textasciitilde d \{e\} \textbackslash f\% \&\_\#"
-    assert text.splitlines() == [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escaped}}}",
-        r"\begin{tabular}{lr}",
-        r"\toprule",
-        rf" & {escaped}$\pm$ \\",
-        r"\midrule",
-        rf"{escaped} & 2 $\pm$ 1 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
+    assert rf"\caption{{{escaped}}}" in text
+    assert rf" & {escaped}$\pm$ \\" in text
+    assert rf"{escaped} & 2 $\pm$ 1 \\" in text
 
 
 def test_equal_runs_count_as_one_seed() -> None:

@@ -7,38 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hflray.experiment import Experiment
-from hflray.experiment.fleets import Fleets
-from hflray.experiment.scenario import Scenario
+from hflray.experiment.record import RoundRecord
 from hflray.report import page
 from hflray.report.detail import Replay
-from hflray.report.runs import SweepRecord, read_sweep
-from hflray.sweep import expand, load_sweep
-from hflray.sweep.results import SweepFolder
-from hflray.tracking import Tracker
-from tests.conftest import SMALL
+from tests.report.kept import swept
 
 FEW = ("max_rounds=2", "fleet.num_edges=3", "scheduling.name=fedavg", "assignment.name=load_balanced")
 REGION = "tree.region={count: 2, iterations: 2, bandwidth_mhz: 5}"
 SMALLER = "tree.region={count: 2, iterations: 2, compression: {name: sign}}"
 
 
-def swept(root: Path, *overrides: str) -> tuple[SweepRecord, dict[str, list[float]]]:
-    """Return a sweep that was run, read from its journal, and the objectives of each trial's rounds."""
-    file = load_sweep(None, ["name=trees", *SMALL, *FEW, *overrides])
-    folder = SweepFolder(root / "trees-20260101-000000", file, "unused", "hflray", True, sinks=())
-    folder.save()
-    tracker = Tracker("unused", "hflray", folder.path.name, folder.path, sinks=())
-    objectives: dict[str, list[float]] = {}
-    for trial in expand(file):
-        tracker.start(trial.name, trial.name, trial.config, {})
-        scenario = Scenario.build(trial.config, fleets=Fleets(str(folder.path)))
-        with Experiment(trial.config, scenario) as experiment:
-            for record in experiment:
-                tracker.round(trial.name, record.round, record.metrics(), record.schedule(), experiment.devices())
-                objectives.setdefault(trial.name, []).append(record.cost.objective)
-        tracker.finish(trial.name)
-    return read_sweep(root, "trees"), objectives
+def objectives(records: dict[str, list[RoundRecord]]) -> list[float]:
+    """Return the objectives of the rounds of the only run."""
+    (rounds,) = records.values()
+    return [record.cost.objective for record in rounds]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +32,8 @@ def swept(root: Path, *overrides: str) -> tuple[SweepRecord, dict[str, list[floa
     ],
 )  # fmt: skip
 def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    sweep, objectives = swept(tmp_path, *overrides)
-    replay, (expected,) = Replay(sweep.runs[0]), objectives.values()
+    sweep, records = swept(tmp_path, *FEW, *overrides)
+    replay, expected = Replay(sweep.runs[0]), objectives(records)
     details = [replay.round(number) for number in replay.numbers]
     np.testing.assert_allclose([detail.cost.objective for detail in details], expected, rtol=1e-9)
     text, missing = page.render(sweep)
@@ -60,7 +42,7 @@ def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[s
 
 
 def test_runs_of_two_trees_are_two_groups(tmp_path: Path) -> None:
-    sweep, _ = swept(tmp_path, "sweep={tree.region: {grid: [null, {count: 2}, {count: 2, iterations: 2}]}}")
+    sweep, _ = swept(tmp_path, *FEW, "sweep={tree.region: {grid: [null, {count: 2}, {count: 2, iterations: 2}]}}")
     labels = list(sweep.groups())
     assert len(labels) == len(set(labels)) == 3
     assert any("2 regions, iterations 2" in label for label in labels)

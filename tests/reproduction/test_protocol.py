@@ -170,13 +170,26 @@ def test_an_exhibit_is_found_by_its_sweep() -> None:
     assert exhibit_of(sweep("mine", [])) is None
 
 
-def test_the_page_has_the_answers_of_the_exports() -> None:
-    text = page.PAGE.read_text(encoding="utf-8")
-    assert page.renewed(text) == text, "python -m tests.reproduction.page renews it"
+def test_the_pages_have_the_answers_of_the_exports() -> None:
+    claims = page.CLAIMS.read_text(encoding="utf-8")
+    assert page.renewed(claims) == claims, "python -m tests.reproduction.page renews it"
+    for place, source in page.SUMMARIES.items():
+        summary = place.read_text(encoding="utf-8")
+        assert page.summarised(summary, source.read_text(encoding="utf-8")) == summary, place
+
+
+def test_the_answers_of_a_section_are_counted() -> None:
+    head = "Figure 1: shows\n\n| the paper | p | answer |\n|---|---|---|\n"
+    rows = "| a | 0.01 | yes |\n| b | 0.01 | yes in sign, smaller than 1 points |\n| c | 1 | not settled |\n"
+    assert page.tally(f"{head}{rows}\n3 claims have fewer runs than planned.\n") == {
+        "yes": 1, "yes in sign": 1, "not settled": 1, "fewer runs than planned": 3,
+    }  # fmt: skip
+    alike = "Figure 2: shows\n\nIn all rows: n 5 of 5 seeds; answer no.\n\n| the paper | p |\n|---|---|\n| a | 0.01 |\n"
+    assert page.tally(alike) == {"no": 1}
 
 
 def test_every_export_of_a_paper_is_on_the_page() -> None:
-    listed = [name for names in page.ANSWERS.findall(page.PAGE.read_text(encoding="utf-8")) for name in names.split()]
+    listed = [name for names in page.ANSWERS.findall(page.CLAIMS.read_text(encoding="utf-8")) for name in names.split()]
     ours = {shown.config for shown in paper("zhang").exhibits.values()}  # RESULTS.md has these, but their quick forms
     exported = {place.name for place in exports_in(page.RESULTS)}
     assert sorted(listed) == sorted((page.exhibits().keys() & exported) - ours)

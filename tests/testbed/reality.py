@@ -13,10 +13,9 @@ import argparse
 import re
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,6 @@ from hflray.config import load_config
 from hflray.cost import LocalSteps, RoundCost
 from hflray.report.figures import MARKERS, STYLE
 from hflray.report.labels import COLOURS
-from hflray.support.arrays import FloatArray
 from tests.testbed.plans import ALLOCATION, ASSIGNMENT, BATCH, FITTED, NUMBER
 
 ROOT = Path(__file__).parents[2]
@@ -57,35 +55,6 @@ class Tables(NamedTuple):
     links: pd.DataFrame
     cores: pd.Series
     mbps: pd.Series
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """A configuration: what was measured in its held-out rounds, and what is predicted.
-
-    Attributes:
-        config, kind, num_scheduled, batch, local_iterations, rounds: which it is.
-        round_s: the mean of its rounds, s.
-        error: predicted over measured mean, minus 1, by the names of `USERS`.
-        compute, upload: errors of a turn's mean of each device, (H,).
-        waiting_s, between_s: parts of a round that no constant says: edges wait for the slowest of varying turns; and
-            downloads, combining and all else between turns.
-        single: errors of its single rounds.
-    """
-
-    config: str
-    kind: str
-    num_scheduled: int
-    batch: int
-    local_iterations: int
-    rounds: int
-    round_s: float
-    error: dict[str, float]
-    compute: FloatArray
-    upload: FloatArray
-    waiting_s: float
-    between_s: float
-    single: FloatArray
 
 
 def calibrated(frame: pd.DataFrame, folder: Path) -> tuple[Tables, Calibration]:
@@ -158,9 +127,15 @@ def bill(tables: Tables, rows: pd.DataFrame, folder: Path) -> tuple[list[str], R
 
 
 class Comparison(NamedTuple):
-    """All configurations with their held-out rounds, the tables of `USERS`, and the answer of `hflray calibrate`."""
+    """All configurations with their held-out rounds, the tables of `USERS`, and the answer of `hflray calibrate`.
 
-    rows: list[Row]
+    A configuration has the mean of its rounds (`round_s`), the errors of that mean by the names of `USERS` (predicted
+    over measured, minus 1), those of its single rounds (`single`), of a turn's mean of each device (`compute`,
+    `upload`, (H,)), and two parts of a round that no constant says: `waiting_s`, in which edges wait for the slowest of
+    varying turns, and `between_s`, which is downloads, combining and all else between turns.
+    """
+
+    rows: pd.DataFrame
     users: dict[str, Tables]
     answer: Calibration
 
@@ -172,11 +147,11 @@ def compared(frame: pd.DataFrame, folder: Path | None = None) -> Comparison:
         users = dict(zip(USERS, (base, naive(frame, base, False), naive(frame, base, True)), strict=True))
         played = frame[frame["local_iterations"].notna()]
         held_out = played[(played["kind"] != FITTED) | (played["turn"] > FIT_TURNS)]
-        rows = [_row(rows, users, Path(scratch)) for _, rows in held_out.groupby("config")]
+        rows = pd.DataFrame([_row(rows, users, Path(scratch)) for _, rows in held_out.groupby("config")])
         return Comparison(rows, users, answer)
 
 
-def _row(rows: pd.DataFrame, users: dict[str, Tables], folder: Path) -> Row:
+def _row(rows: pd.DataFrame, users: dict[str, Tables], folder: Path) -> dict[str, Any]:
     turns, hops = rows[rows["edge"] != CLOUD], rows[rows["edge"] == CLOUD]
     bills = {user: bill(tables, turns, folder) for user, tables in users.items()}
     names, cost = bills[USERS[0]]
@@ -188,23 +163,15 @@ def _row(rows: pd.DataFrame, users: dict[str, Tables], folder: Path) -> Row:
     of_turns_s = (slowest_s + hop_s).groupby("round").max()
     of_edge_s = turn_s.groupby(["edge", "device"])["turn_s"].mean().groupby("edge").max()
     constant_s = (turns["iteration"].max() * of_edge_s + hop_s.groupby("edge").mean()).max()
-    first = turns.iloc[0]
     mean_s = float(round_s.mean())
-    return Row(
-        config=first["config"],
-        kind=first["kind"],
-        num_scheduled=len(names),
-        batch=int(first["batch"]),
-        local_iterations=int(first["local_iterations"]),
-        rounds=len(round_s),
-        round_s=mean_s,
-        error={user: made.delay_s / mean_s - 1 for user, (_, made) in bills.items()},
-        compute=(cost.compute_delay_s / means["train_s"] - 1).to_numpy(),
-        upload=(cost.upload_delay_s / means["send_s"] - 1).to_numpy(),
-        waiting_s=float((of_turns_s - constant_s).mean()),
-        between_s=float((round_s - of_turns_s).mean()),
-        single=(cost.delay_s / round_s - 1).to_numpy(),
-    )
+    return {
+        **turns.iloc[0][["config", "kind", "batch", "local_iterations"]], "H": len(names), "rounds": len(round_s),
+        "round_s": mean_s, **{user: made.delay_s / mean_s - 1 for user, (_, made) in bills.items()},
+        "compute": (cost.compute_delay_s / means["train_s"] - 1).to_numpy(),
+        "upload": (cost.upload_delay_s / means["send_s"] - 1).to_numpy(),
+        "waiting_s": float((of_turns_s - constant_s).mean()), "between_s": float((round_s - of_turns_s).mean()),
+        "single": (cost.delay_s / round_s - 1).to_numpy(),
+    }  # fmt: skip
 
 
 class Summary(NamedTuple):
@@ -217,14 +184,12 @@ class Summary(NamedTuple):
     rank: float
 
 
-def summary(rows: list[Row], user: str = USERS[0]) -> Summary:
+def summary(rows: pd.DataFrame, user: str = USERS[0]) -> Summary:
     """Return the errors of a user's predictions."""
-    sizes = np.abs([row.error[user] for row in rows])
-    measured = pd.Series([row.round_s for row in rows])
-    predicted = measured * (1 + np.array([row.error[user] for row in rows]))
-    rank = float(measured.rank().corr(predicted.rank())) if len(rows) > 3 else np.nan
+    sizes, predicted = rows[user].abs(), rows["round_s"] * (1 + rows[user])
+    rank = float(rows["round_s"].rank().corr(predicted.rank())) if len(rows) > 3 else np.nan
     within = int((sizes <= GOAL_MOST).sum())
-    return Summary(len(rows), float(np.median(sizes)), float(np.quantile(sizes, 0.9)), within, rank)
+    return Summary(len(rows), float(sizes.median()), float(sizes.quantile(0.9)), within, rank)
 
 
 def meets_goal(result: Summary) -> bool:
@@ -233,10 +198,10 @@ def meets_goal(result: Summary) -> bool:
     return is_near and result.rank >= GOAL_RANK
 
 
-def groups(rows: list[Row]) -> dict[str, list[Row]]:
+def groups(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the configurations by what is new in them, and all that are unseen."""
-    made = {name: [row for row in rows if row.kind == kind] for kind, name in KINDS.items()}
-    return made | {UNSEEN: [row for row in rows if row.kind != FITTED]}
+    made = {name: rows[rows["kind"] == kind] for kind, name in KINDS.items()}
+    return made | {UNSEEN: rows[rows["kind"] != FITTED]}
 
 
 def _table(head: str, cells: list[list[str]]) -> str:
@@ -245,13 +210,12 @@ def _table(head: str, cells: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells)]) + "\n"
 
 
-def summary_block(rows: list[Row]) -> str:
+def summary_block(rows: pd.DataFrame) -> str:
     """Return the table of what was held out."""
     cells = []
     for name, chosen in groups(rows).items():
         result = summary(chosen)
-        parts = [[row.single for row in chosen], [row.compute for row in chosen], [row.upload for row in chosen]]
-        sizes = [np.abs(np.concatenate(part)) for part in parts]
+        sizes = [np.abs(np.concatenate(chosen[part].tolist())) for part in ("single", "compute", "upload")]
         cells.append([
             name, str(result.count), str(len(sizes[0])), f"{result.median:.1%}, {result.most:.1%}",
             f"{result.within} of {result.count}", "–" if np.isnan(result.rank) else f"{result.rank:.2f}",
@@ -270,30 +234,16 @@ def summary_block(rows: list[Row]) -> str:
     )
 
 
-def configurations_block(rows: list[Row]) -> str:
-    """Return the table of configurations."""
-    cells = [
-        [
-            row.config, KINDS[row.kind], str(row.num_scheduled), str(row.batch), str(row.local_iterations),
-            f"{row.round_s:.2f}", *(f"{row.error[user]:+.1%}" for user in USERS),
-            *(f"{np.median(np.abs(part)):.1%}" for part in (row.compute, row.upload)),
-            str(round(1e3 * row.waiting_s)), str(round(1e3 * row.between_s)),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = (
-        "|held out as|H|batch|L|round, s|error|naive, one turn|naive, one step|computing|uploading|waiting, ms"
-        "|between, ms"
-    )
+def parts_block(rows: pd.DataFrame) -> str:
+    """Return a sentence about the parts of the error."""
     unseen = groups(rows)[UNSEEN]
-    between = -np.mean([row.between_s / row.round_s for row in unseen])
-    waiting = -np.mean([row.waiting_s / row.round_s for row in unseen])
-    mean = float(np.mean([row.error[USERS[0]] for row in unseen]))
-    scaled = np.mean(np.concatenate([row.compute for row in rows if row.config == SLOWED]))
+    between, waiting = (-(unseen[part] / unseen["round_s"]).mean() for part in ("between_s", "waiting_s"))
+    mean = float(unseen[USERS[0]].mean())
+    scaled = np.mean(np.concatenate(rows.loc[rows["config"] == SLOWED, "compute"].tolist()))
     return (
-        f"{_table(head, cells)}\nThe mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by "
-        f"what lies between turns, {_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns "
-        f"themselves. Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
+        f"The mean error of unseen configurations is {_signed(mean)}: {_signed(between)} by what lies between turns, "
+        f"{_signed(waiting)} by waiting, and {_signed(mean - between - waiting)} by the turns themselves. "
+        f"Scaled by 1/f, computing in {SLOWED} is off by {_signed(scaled)}.\n"
     )
 
 
@@ -317,21 +267,6 @@ def conditions_block(frame: pd.DataFrame) -> str:
     )
 
 
-def constants_block(users: dict[str, Tables]) -> str:
-    """Return the constants of all users beside each other."""
-    tables = [tables.devices.set_index("device") for tables in users.values()]
-    cells = [
-        [
-            name, f"{users[USERS[0]].cores[name]:.3f}",
-            *(f"{1e3 * table.loc[name, 'seconds_per_sample']:.3f}" for table in reversed(tables)),
-            *(f"{1e3 * tables[0].loc[name, column]:.1f}" for column in ("step_s", "fixed_s")),
-        ]
-        for name in tables[0].index
-    ]  # fmt: skip
-    head = "|share of a core|ms a sample: one step|one turn|calibrated|ms a step|ms a turn"
-    return _table(head, cells)
-
-
 def verdicts_block(answer: Calibration) -> str:
     """Return what `hflray calibrate` itself says about the log of the fit."""
     cells = [
@@ -341,18 +276,18 @@ def verdicts_block(answer: Calibration) -> str:
     return _table("held out by hflray calibrate|of|answer|median error of rows|rank", cells)
 
 
-def draw(rows: list[Row]) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """Draw predicted against measured seconds of rounds."""
     figure = Figure(figsize=(7.5, 3.4), layout="constrained")
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    ends = (0.9 * min(row.round_s for row in rows), 1.1 * max(row.round_s for row in rows))
+    ends = (0.9 * rows["round_s"].min(), 1.1 * rows["round_s"].max())
     for axes, users in zip(panels, (USERS[:1], USERS[1:]), strict=True):
         axes.plot(ends, ends, color="0.6", linewidth=0.8)
         for place, (kind, name) in enumerate(KINDS.items()):
-            chosen = [row for row in rows if row.kind == kind]
+            chosen = rows[rows["kind"] == kind]
             for hollow, user in enumerate(users):
                 axes.plot(
-                    [row.round_s for row in chosen], [row.round_s * (1 + row.error[user]) for row in chosen],
+                    chosen["round_s"], chosen["round_s"] * (1 + chosen[user]),
                     MARKERS[place], color=COLOURS[place], markersize=5, markerfacecolor="none" if hollow else None,
                     label=name if not hollow else None, linestyle="",
                 )  # fmt: skip
@@ -367,8 +302,7 @@ def renewed(text: str, frame: pd.DataFrame, made: Comparison) -> str:
     """Return the page with the blocks that the log gives."""
     blocks = {
         "conditions": partial(conditions_block, frame), "summary": partial(summary_block, made.rows),
-        "configurations": partial(configurations_block, made.rows), "constants": partial(constants_block, made.users),
-        "verdicts": partial(verdicts_block, made.answer),
+        "parts": partial(parts_block, made.rows), "verdicts": partial(verdicts_block, made.answer),
     }  # fmt: skip
     return BLOCK.sub(lambda part: f"{part[1]}\n{blocks[part[2]]()}\n{part[3]}", text)
 

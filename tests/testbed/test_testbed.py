@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,92 +15,18 @@ import pytest
 from hflray.calibration.log import read_log
 from hflray.errors import ConfigError
 from tests.conftest import says
-from tests.testbed import __main__ as command
 from tests.testbed import machine, play, reality
-from tests.testbed.plans import BRIEF, CORES, EDGES, FITTED, LONG, MODEL_BYTES, SETTINGS, cloud_rate_bps, fleet, plan
+from tests.testbed.plans import CORES, EDGES, FITTED, MODEL_BYTES, SETTINGS, cloud_rate_bps, fleet, plan
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
-def can_play() -> bool:
-    """Return whether this machine carries a testbed."""
-    try:
-        machine.check()
-    except ConfigError:
-        return False
-    return True
-
-
-needs_root = pytest.mark.skipif(not can_play(), reason="needs root, iproute2 and the cpu controller of cgroup v1")
-
-
-@pytest.fixture
-def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a test use other names than a testbed or another test that may run on this machine."""
-    monkeypatch.setattr(machine, "PREFIX", f"hflray-tt{os.getpid()}-")
-    monkeypatch.setattr(machine, "GROUP", f"hflray-test{os.getpid()}")
-    yield
-    machine.down()
-
-
-def test_a_machine_that_cannot_is_refused_in_one_line(monkeypatch, capsys, tmp_path) -> None:
-    def refused() -> str:
-        monkeypatch.setattr(sys, "argv", ["testbed", "--short", "-o", str(tmp_path / "log.csv")])
-        monkeypatch.setattr(signal, "signal", lambda *_: None)
-        assert command.main() == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert says(refused(), "1 core", "at least 2")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})  # another test may have kept this process to one
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert says(refused(), "root")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else tool)
-    assert says(refused(), "no command tc", "iproute2")
-    monkeypatch.setattr(shutil, "which", lambda tool: tool)
-    monkeypatch.setattr(machine, "CPU", tmp_path)
-    assert says(refused(), "cgroup v1", str(tmp_path), "mount")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_second_testbed_is_refused(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(machine, "LOCK", tmp_path / "lock")
-    with machine.only_one(), pytest.raises(ConfigError, match="another one runs"), machine.only_one():
-        pass
-
-
-@needs_root
-@pytest.mark.usefixtures("own_names")
-def test_what_a_killed_testbed_left_is_removed_and_nothing_else() -> None:
-    other = f"hflray-other{os.getpid()}"
-    group = machine.CPU / other
-    machine.run("ip", "netns", "add", other)
-    group.mkdir()
-    try:
-        machine.up(["device0", "edge0"], [("device0", "edge0")])
-        machine.set_rate("device0", 0, 1e6)
-        machine.set_cores("device0", 0.1)
-        assert sorted(machine.namespaces()) == [machine.name_of("device0"), machine.name_of("edge0")]
-        assert "1Mbit" in machine.run("tc", "-n", machine.name_of("device0"), "qdisc")
-        sleeper = subprocess.Popen(["sleep", "60"])
-        (machine.CPU / machine.GROUP / "device0" / "cgroup.procs").write_text(str(sleeper.pid))
-        machine.down()
-        assert sleeper.wait(5) == -signal.SIGKILL
-        assert machine.namespaces() == []
-        assert not (machine.CPU / machine.GROUP).exists()
-        assert other in machine.run("ip", "netns", "list").split()
-        assert group.exists()
-    finally:
-        machine.run("ip", "netns", "del", other)
-        group.rmdir()
-
-
-@needs_root
 @pytest.mark.slow
 def test_a_killed_testbed_leaves_no_process_and_the_next_one_plays(tmp_path) -> None:
+    try:
+        machine.check()
+    except ConfigError as error:
+        pytest.skip(str(error))
     words = [sys.executable, "-m", "tests.testbed", "--short", "-o", str(tmp_path / "log.csv")]
     killed = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert killed.stderr is not None
@@ -143,15 +65,6 @@ def test_plans_keep_to_the_cores_and_the_fitted_ones_use_every_link() -> None:
     assert all(len({(b, e) for b, e, n in work if n == device}) >= 3 for device in range(fleet().num_devices))
 
 
-def test_rounds_of_a_configuration_are_spread_over_time() -> None:
-    order = play.order(dict.fromkeys(LONG, 20) | dict.fromkeys(BRIEF, 5))
-    for setting in SETTINGS:
-        places = np.array([place for place, played in enumerate(order) if played.plan.setting == setting]) / len(order)
-        halves = len(places[places < 0.5]), len(places[places >= 0.5])
-        assert abs(halves[0] - halves[1]) <= 3
-        assert [played.turn for played in order if played.plan.setting == setting] == list(range(1, len(places) + 1))
-
-
 def made_log(fixed_cpu_s: float, step_cpu_s: float, sample_cpu_s: float, between_s: float) -> pd.DataFrame:
     """Return the log of a testbed without noise, whose turns take these CPU seconds."""
     rows = [
@@ -182,11 +95,12 @@ def made_log(fixed_cpu_s: float, step_cpu_s: float, sample_cpu_s: float, between
 def test_a_testbed_without_noise_is_predicted_but_for_what_no_constant_says() -> None:
     rows = reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.25)).rows
     assert len(rows) == len(SETTINGS)
-    for row in rows:
-        assert row.round_s * (1 + row.error["calibrated"]) + row.between_s == pytest.approx(row.round_s, rel=1e-3)
-        assert (row.between_s, row.waiting_s) == pytest.approx((0.25, 0), abs=1e-6)
-        assert np.abs([*row.compute, *row.upload]).max() < 1e-3
-    result = reality.summary([row for row in rows if row.kind != FITTED])
+    predicted_s = rows["round_s"] * (1 + rows["calibrated"]) + rows["between_s"]
+    assert predicted_s.to_numpy() == pytest.approx(rows["round_s"].to_numpy(), rel=1e-3)
+    assert rows["between_s"].to_numpy() == pytest.approx(0.25, abs=1e-6)
+    assert rows["waiting_s"].to_numpy() == pytest.approx(0, abs=1e-6)
+    assert np.abs(np.concatenate([*rows["compute"], *rows["upload"]])).max() < 1e-3
+    result = reality.summary(rows[rows["kind"] != FITTED])
     assert (result.count, result.median > 0.05, result.rank > 0.95) == (11, True, True)
     assert not reality.meets_goal(result)
     near = reality.summary(reality.compared(made_log(0.002, 0.0008, 0.00013, between_s=0.01)).rows)

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from hflray import metrics
-from hflray.command import compare, report
+from hflray.command import compare
 from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.report.runs import read_sweep
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
-from hflray.tracking import Tracker, addresses, default_uri, main, sync
+from hflray.tracking import Journal, Place, Tracker, addresses, default_uri, main, sync
+from hflray.tracking.mlflow import MLflowSink
 from hflray.tune import cli
 from tests.conftest import SMALL, says, small_config
 
@@ -89,10 +90,7 @@ def resumed(monkeypatch, capsys, *arguments: str) -> tuple[int, str]:
 def test_no_server_that_a_folder_alone_names_is_contacted(tmp_path, monkeypatch, capsys) -> None:
     with listening() as (uri, asked):
         folder = sweep_at(tmp_path, uri)
-        read = read_sweep(tmp_path, "mine")
-        assert [run.name for run in read.runs] == ["t1"]  # the journal has it all
-        (note,) = [note for note in read.notes if "folder names" in note]
-        assert says(note, "tracking.uri: only the folder names", uri, f"--tracking-uri {uri}", "from the journal")
+        assert [run.name for run in read_sweep(tmp_path, "mine").runs] == ["t1"]  # the journal has it all
         assert compare.main(["mine", "--results", str(tmp_path)]) == 2
         assert main(["sync", str(folder.path)]) == 2
         lines = capsys.readouterr().err.splitlines()
@@ -106,30 +104,27 @@ def test_no_server_that_a_folder_alone_names_is_contacted(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("way", ["environment", "password in the environment", "option", "used before"])
-def test_a_server_that_the_user_names_gets_their_token(tmp_path, monkeypatch, way) -> None:
+def test_a_server_that_the_user_names_gets_their_token(tmp_path, monkeypatch, capsys, way) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    words = ["mine", "--results", str(tmp_path)]
     with listening() as (uri, asked):
         sweep_at(tmp_path, uri)
-        given = None
         if way == "environment":
             monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{uri}/")
         elif way == "password in the environment":
             monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
             monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.replace("://", f"://me:{TOKEN}@"))
-        elif way == "option":
-            given = uri
-        else:
+        elif way == "used before":
             addresses.named(uri)
-        notes = read_sweep(tmp_path, "mine", given).notes
-        assert asked
+        assert compare.main([*words, *(["--tracking-uri", uri] if way == "option" else [])]) == 2
         assert "authorization: " in asked[0].lower()
         assert (TOKEN in asked[0]) == (not way.startswith("password"))  # else it is in Base64
-        (note,) = [note for note in notes if "does not answer" in note]
-        assert uri in note
-        assert TOKEN not in note
+        line = capsys.readouterr().err
+        assert says(line, uri, "does not answer")
+        assert TOKEN not in line
         if way == "option":  # from now on it is known
             asked.clear()
-            read_sweep(tmp_path, "mine")
+            assert compare.main(words) == 2
             assert asked
 
 
@@ -137,7 +132,7 @@ def test_credentials_do_not_follow_to_another_host(tmp_path, monkeypatch) -> Non
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with listening() as (other, asked), listening(other) as (uri, first):
         sweep_at(tmp_path, uri)
-        read_sweep(tmp_path, "mine", uri)
+        compare.main(["mine", "--results", str(tmp_path), "--tracking-uri", uri])
         assert TOKEN in first[0]
         assert TOKEN not in "".join(asked)
 
@@ -174,21 +169,23 @@ ELSEWHERE = (
 
 
 def test_a_database_of_a_folder_leads_nowhere_else(tmp_path) -> None:
-    """The database of a stranger says where the files of its runs are, which sync would write and report would read."""
+    """The database of a stranger says where the files of its runs are, which sync would write."""
     results = tmp_path / "results"
     folder = sweep_at(results, default_uri(results))
     assert sync(folder.path)
-    assert not [note for note in read_sweep(results, "mine").notes if "keeps" in note]
 
     def move(table: str, column: str, place: str) -> None:
         with closing(sqlite3.connect(results / "mlflow.db")) as database:
             database.execute(f"UPDATE {table} SET {column} = ?", (place.format(tmp=tmp_path),))
             database.commit()
 
+    sink, run = MLflowSink(Place(folder.uri, "tests", folder.path.name, folder.path)), Journal(folder.path).run("t1")
+    assert run is not None
+    sink.connect()
     for place in ELSEWHERE:
         move("runs", "artifact_uri", place)
-        (note,) = [note for note in read_sweep(results, "mine").notes if "keeps its files in" in note]
-        assert says(note, "everything here is from the journal")
+        with pytest.raises(ConfigError, match="keeps its files in"):
+            sink.open(run)
     for place in ELSEWHERE:
         move("experiments", "artifact_location", place)
         with pytest.raises(ConfigError, match="keeps its files in"):
@@ -242,13 +239,6 @@ def test_no_command_takes_a_password_in_an_address_or_shows_it(tmp_path, monkeyp
             )
         ),
     ]  # fmt: skip
-    for words in (["mine"], ["explain", "t1", "--round", "1", "--sweep", "mine"]):
-        with pytest.raises(SystemExit) as end:
-            report.main([*words, "--results", str(tmp_path), "--tracking-uri", uri])
-        assert end.value.code == 2
-        text = "".join(capsys.readouterr())
-        assert TOKEN not in text
-        assert says(text, "error: --tracking-uri: got ", "it holds a ")
     for command in commands:
         answer = command()
         code, text = answer if isinstance(answer, tuple) else (answer, "".join(capsys.readouterr()))

@@ -30,7 +30,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import checkpoint
-from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
+from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
 from hflray.tracking import mlflow as module
 from tests.conftest import small_config
 from tests.disks import small_disk_at
@@ -39,9 +39,9 @@ from tests.servers import mlflow_server
 from tests.tracking.diary import until
 
 
-@pytest.mark.parametrize("name", ["q6 50%20done#é ü", "a;b=c&d %3F it's?"])
-def test_a_results_path_may_have_any_characters(name: str, tmp_path: Path) -> None:
+def test_a_results_path_may_have_any_characters(tmp_path: Path) -> None:
     """The database and the artifacts are inside the folder, nothing is beside it, and MLflow reads both again."""
+    name = "q6 50%20done#é ü; a;b=c&d %3F it's?"
     results = tmp_path / name
     uri = default_uri(results)
     assert module.database_path(uri) == results / "mlflow.db"
@@ -128,10 +128,14 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     (results / "one" / "kept.txt").write_text("there already")
     tracker.artifact("t1", "file", "kept.txt")
     tracker.artifact("t1", "tables")
-    tracker.finish("t1")
+    tracker.finish("t1", tags={"hflray.stopped": "asha after round 2"})
     tracker.start("t2", "bad", config, {})
     tracker.finish("t2", error="round 1: the weights are not finite")
     assert tracker.close()
+    again = open_tracker("one")
+    assert again.close()
+    assert again.run_ids(["t1", "t2", "unknown"]) == tracker.run_ids()
+    assert run_ids_of(default_uri(results), "tests", "one")[1] == tracker.run_ids()
 
     client = MlflowClient(default_uri(results))
     run, failed = map(client.get_run, tracker.run_ids())
@@ -149,6 +153,7 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     assert run.data.tags["hflray.sweep"] == "one"
     assert run.data.tags["hflray.scheduler"] == "ikc"
     assert run.data.tags["hflray.trial"] == "t1"
+    assert run.data.tags["hflray.stopped"] == "asha after round 2"
     assert "mlflow.parentRunId" not in run.data.tags
     history = client.get_metric_history(run.info.run_id, "accuracy")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5)]
@@ -245,6 +250,7 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
         assert client.get_run(run_id).info.status == "FINISHED"
 
 
+@pytest.mark.slow  # a server that starts twice; test_sender has each failure of a tracker
 @pytest.mark.timeout(600)
 def test_a_server_that_is_killed_and_started_again_has_each_round_once(tmp_path, monkeypatch, caplog) -> None:
     """It is killed while rounds arrive."""
@@ -287,8 +293,8 @@ def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
         tracker = Tracker(default_uri(results), "names", name, results / name)
         tracker.start("t1", SCRIPT, small_config(), {"hflray.task": IMAGE})
         assert tracker.close()
-    _, (run,) = read_runs(default_uri(results), "names", name)
-    assert run.name == SCRIPT
+    _, (run_id,) = run_ids_of(default_uri(results), "names", name)
+    assert MlflowClient(default_uri(results)).get_run(run_id).info.run_name == SCRIPT
 
 
 @pytest.mark.parametrize("name", ["""a'"b""", "x\\"])

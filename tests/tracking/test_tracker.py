@@ -18,13 +18,10 @@ from hflray.support.checksum import stamped
 from hflray.tracking import (
     Ending,
     Run,
-    RunTables,
     Tracker,
     default_uri,
     main,
-    read_histories,
     read_journal,
-    read_runs,
     sender,
     titles,
 )
@@ -74,17 +71,6 @@ def test_a_second_tracker_receives_everything(open_tracker, diary, tmp_path) -> 
     assert tracker.seen_at() == ["Read the diary on my desk"]
 
 
-def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
-    tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
-    tracker.start("t1", "x", small_config(), {})
-    tracker.round("t1", 1, {"accuracy": 0.25})
-    tracker.artifact("t1", "tables")
-    tracker.finish("t1")
-    assert tracker.close()
-    assert [(round.number, round.values) for round in tracker.journal.rounds("t1")] == [(1, {"accuracy": 0.25})]
-    assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
-
-
 def test_messages_name_trackers_by_their_titles(diary) -> None:
     assert titles(("mlflow", "csv", "diary")) == "MLflow, CSV, the diary"
     assert titles(()) == "no tracker"
@@ -128,48 +114,29 @@ def test_a_run_has_the_references_as_tags_and_their_texts_as_artifacts(open_trac
 # Reading runs again.
 
 
-def test_tables_are_the_same_from_the_journal_and_from_mlflow(open_tracker, results) -> None:
-    tracker = open_tracker("tables")
+def test_runs_are_read_again_from_the_journal(tmp_path) -> None:
+    tracker = Tracker("", "tests", "tables", tmp_path, sinks=())
     devices = {"samples": [3, 2], "class_counts": [[3, 0], [1, 1]], "clusters": [0, 1]}
     for key in ("done", "half"):
         tracker.start(key, key, small_config(), {})
         for step in (2, 1, 2):  # a repeated round counts once
             schedule = {"devices": [0, 1], "edges": [step, 0], "bandwidth_hz": [1.0, 2.0], "cpu_hz": [3.0, 4.0]}
             tracker.round(key, step, {"accuracy": step / 10}, schedule, devices)
-    tables = RunTables.of(tracker.journal.entries("done"))
-    assert tables.rounds["round"].tolist() == [1, 2]
-    assert tables.rounds["edges"].tolist() == [[1, 0], [2, 0]]
-    assert tables.devices is not None
-    assert tables.devices.to_dict("list") == {
-        "device": [0, 1], "samples": [3, 2], "cluster": [0, 1], "class/0": [3, 1], "class/1": [0, 1],
-    }  # fmt: skip
-    tracker.artifact("done", "tables")
     tracker.finish("done")
-    assert tracker.close()
-    done, half = read_histories(default_uri(results), "tests", "tables")
-    journal = {history.name: history for history in read_journal(results / "tables")}
+    assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
+    done, half = read_journal(tmp_path)
     assert (done.status, half.status) == ("FINISHED", "RUNNING")
-    assert [list(row) for row in done.tables.rounds["edges"]] == [[1, 0], [2, 0]]
-    assert half.tables.devices is None  # before the end of a run, only the journal has its devices
-    assert journal["half"].tables.devices is not None
-    for journalled, logged in ((journal["done"], done), (journal["half"], half)):
-        assert journalled.status == logged.status
-        assert journalled.config == logged.config
-        assert journalled.tables.rounds["accuracy"].tolist() == logged.tables.rounds["accuracy"].tolist() == [0.1, 0.2]
+    for run in (done, half):
+        assert run.tables.rounds["round"].tolist() == [1, 2]
+        assert run.tables.rounds["accuracy"].tolist() == [0.1, 0.2]
+        assert run.tables.rounds["edges"].tolist() == [[1, 0], [2, 0]]
+        assert run.tables.devices is not None
+        assert run.tables.devices.to_dict("list") == {
+            "device": [0, 1], "samples": [3, 2], "cluster": [0, 1], "class/0": [3, 1], "class/1": [0, 1],
+        }  # fmt: skip
+        assert run.values == {"accuracy": 0.2}
     with pytest.raises(ConfigError, match="holds no run"):
-        read_journal(results)
-
-
-def test_tags_of_the_end_are_set_and_known_after_a_restart(open_tracker, results) -> None:
-    tracker = open_tracker("tagged")
-    tracker.start("t1", "x", small_config(), {})
-    tracker.finish("t1", tags={"hflray.stopped": "asha after round 3"})
-    assert tracker.close()
-    again = open_tracker("tagged")
-    assert again.close()
-    assert again.run_ids(["t1", "unknown"]) == tracker.run_ids()
-    (run,) = read_runs(default_uri(results), "tests", "tagged")[1]
-    assert (run.status, run.stopped, run.error) == ("FINISHED", "asha after round 3", None)
+        read_journal(tmp_path / "nothing")
 
 
 # ``hflray sync``.

@@ -1,4 +1,4 @@
-"""The answers of docs/results/inside.md as Markdown tables, from the committed exports of six sweeps.
+"""The answers of docs/results/inside.md as Markdown tables, from the committed exports of five sweeps.
 
     python -m tests.training.answers [--folder tests/data/results]
 
@@ -211,7 +211,6 @@ def privacy(sweep: SweepRecord) -> str:
 QUESTIONS = {
     "rules": rules,
     "rules_all": rules,
-    "rules_fashion": rules,
     "compression": compression,
     "privacy": privacy,
     "faulty": faulty,

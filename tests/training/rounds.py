@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +52,18 @@ def actor_rounds(
 ) -> Rounds:
     """Return a hierarchy of actors."""
     return Rounds(RayHierarchy(job, data, num_edges, **options), edge_iterations)
+
+
+@contextmanager
+def actors(job: LocalJob, data: DeviceData, edge_iterations: int, num_actors: int = 2, **options) -> Iterator[Rounds]:
+    """Give a hierarchy of actors, which end with the block."""
+    rounds = actor_rounds(
+        job, data, edge_iterations, num_actors=num_actors, **{"cpus_per_actor": 2 / max(4, num_actors), **options}
+    )
+    try:
+        yield rounds
+    finally:
+        rounds.close()
 
 
 def task_of(round_index: int, edge_iteration: int, bits: int, groups: tuple[tuple[int, ...], ...]) -> EdgeTask:

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +13,15 @@ import torch
 
 from hflray import registry
 from hflray.aggregation.fixed_point import fraction_bits, mean
+from hflray.cost import Schedule
 from hflray.errors import DivergedError, WorkerLostError
 from hflray.models import HflCnn, build_model, init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training.local import DeviceHost
-from tests.training.rounds import Rounds, actor_rounds, serial_rounds, sums
+from hflray.training.program import program_of
+from hflray.training.state import RoundTask
+from tests.training.rounds import Rounds, actor_rounds, actors, serial_rounds, sums
 from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
 
 SIZES = (9, 7, 5, 4, 3, 2)
@@ -114,13 +116,13 @@ def test_a_round_in_which_nothing_counts_keeps_the_global_model(start) -> None:
     np.testing.assert_array_equal(model, start)
 
 
-@pytest.mark.parametrize("actors", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), 5])
-def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, actors: int) -> None:
+@pytest.mark.parametrize("count", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), 5])
+def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, count: int) -> None:
     data, job = make_data(SIZES, tests=2500), make_job()
+    data = replace(data, validation=np.sort(np.random.default_rng(0).permutation(len(data.y))[: len(data.y) // 2]))
     serial = serial_rounds(job, data, 3)
     expected = serial.train_round(1, start, DEVICES, EDGES)
-    pool = actor_rounds(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
-    try:
+    with actors(job, data, 3, count) as pool:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
         begin = serial.setting.start(start)
         ours, theirs = (
@@ -132,10 +134,13 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, act
         np.testing.assert_array_equal(pool.losses(start, DEVICES), serial.losses(start, DEVICES))
         nobody = pool.train_round(1, start, DEVICES, EDGES, np.zeros((3, 5), dtype=bool))
         np.testing.assert_array_equal(nobody, start)
-        assert pool.evaluate(expected) == serial.evaluate(expected)
+        for part, sizes in (("test", [1000, 1000, 500]), ("validation", [len(data.validation)])):
+            found, alone = (backend.evaluate(expected, keeps_outputs=True, part=part) for backend in (pool, serial))
+            assert [len(part) for part in alone.outputs] == sizes
+            assert found[:2] == alone[:2] == pool.evaluate(expected, part=part)[:2]
+            # In the order of the samples, whichever actor has evaluated them.
+            np.testing.assert_array_equal(np.concatenate(found.outputs), np.concatenate(alone.outputs))
         np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
-    finally:
-        pool.close()
 
 
 @pytest.mark.parametrize("spec", [ModelSpec.of("resnet8", {"norm": "batch"}), ModelSpec.of("mlp", {"dropout": 0.5})])
@@ -143,116 +148,57 @@ def test_actors_train_statistics_and_dropout_with_the_bits_of_the_serial_backend
     data, job = colour_data(SIZES), network_job(spec)
     start = initial_vector(job.problem, 1)
     expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
-    pool = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
+    with actors(job, data, 2) as pool:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-    finally:
-        pool.close()
 
 
 def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
     import ray
 
     data, job = make_data(SIZES), make_job()
-    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
-    pool = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
+    serial = serial_rounds(job, data, 2)
+    expected = serial.train_round(1, start, DEVICES, EDGES)
+    with actors(job, data, 2) as pool:
         pool.train_round(1, start, DEVICES, EDGES)
         for victims in (pool.pool.devices, pool.pool.edges):
             ray.kill(victims[0])
             np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-    finally:
-        pool.close()
+        ray.kill(pool.pool.devices[0])
+        assert pool.evaluate(start) == serial.evaluate(start)
 
 
 def test_actors_that_keep_dying_end_the_round_with_an_error(ray_session, start, monkeypatch) -> None:
     import ray
 
-    pool = actor_rounds(make_job(), make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
-    begin = pool.pool.start
+    with actors(make_job(), make_data(SIZES), 1, 1) as pool:
+        begin = pool.pool.start
 
-    def doomed() -> None:
-        begin()
+        def doomed() -> None:
+            begin()
+            ray.kill(pool.pool.devices[0])
+
+        monkeypatch.setattr(pool.pool, "start", doomed)
         ray.kill(pool.pool.devices[0])
-
-    monkeypatch.setattr(pool.pool, "start", doomed)
-    ray.kill(pool.pool.devices[0])
-    try:
         with pytest.raises(WorkerLostError, match="round 4: workers were lost 3 times"):
             pool.train_round(4, start, DEVICES, EDGES)
-    finally:
-        pool.close()
 
 
 def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> None:
-    pool = actor_rounds(
-        make_job(learning_rate=1e30), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5
-    )
-    try:
-        with pytest.raises(DivergedError, match=r"round 7, edge iteration 0, device \d"):
-            pool.train_round(7, start, DEVICES, EDGES)
-    finally:
-        pool.close()
+    with (
+        actors(make_job(learning_rate=1e30), make_data(SIZES), 2) as pool,
+        pytest.raises(DivergedError, match=r"round 7, edge iteration 0, device \d"),
+    ):
+        pool.train_round(7, start, DEVICES, EDGES)
 
 
-def test_an_evaluation_with_new_actors_has_the_same_outputs_in_the_order_of_the_test_set(ray_session, start) -> None:
-    import ray
-
-    data, job = make_data(SIZES, tests=2500), make_job()
-    expected = serial_rounds(job, data, 1).evaluate(start, keeps_outputs=True)
-    assert [len(part) for part in expected.outputs] == [1000, 1000, 500]
-    pool = actor_rounds(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
-        assert pool.evaluate(start) == (*expected[:2], [])
-        ray.kill(pool.pool.devices[0])
-        again = pool.evaluate(start, keeps_outputs=True)  # with new actors
-        assert again[:2] == expected[:2]
-        outputs = np.concatenate(expected.outputs)
-        np.testing.assert_array_equal(np.concatenate(again.outputs), outputs)  # in the order of the test set
-    finally:
-        pool.close()
-
-
-class Counting:
-    """Wraps an actor and records the calls of its methods."""
-
-    def __init__(self, actor, calls: list[str]) -> None:
-        self._actor, self._calls = actor, calls
-
-    def __getattr__(self, name: str):
-        method = getattr(self._actor, name)
-
-        def remote(*arguments):
-            self._calls.append(name)
-            return method.remote(*arguments)
-
-        def options(**chosen):
-            bound = method.options(**chosen)
-            return SimpleNamespace(remote=lambda *arguments: (self._calls.append(name), bound.remote(*arguments))[1])
-
-        return SimpleNamespace(remote=remote, options=options)
-
-
-def test_calls_of_a_round_grow_with_actors_and_edges_not_with_devices(ray_session, start) -> None:
-    data = make_data((1,) * 60)
-    pool = actor_rounds(
-        make_job(local_iterations=0), data, edge_iterations=2, num_edges=3, num_actors=2, cpus_per_actor=0.5
-    )
-    plain_devices, plain_edges = pool.pool.devices, pool.pool.edges
-    counts = []
-    try:
-        for scheduled in (6, 60):
-            calls: list[str] = []
-            pool.pool.devices = [Counting(actor, calls) for actor in plain_devices]
-            pool.pool.edges = [Counting(actor, calls) for actor in plain_edges]
-            devices = np.arange(scheduled)
-            np.testing.assert_array_equal(pool.train_round(1, start, devices, devices % 3), start)  # no-op training
-            counts.append(Counter(calls))
-    finally:
-        pool.pool.devices, pool.pool.edges = plain_devices, plain_edges
-        pool.close()
-    # There are Q · actors calls to device actors and Q · edges calls to edge actors.
-    assert counts == [Counter(train=2 * 2, finish=3, close=3)] * 2
+def test_calls_of_a_round_grow_with_hosts_and_edges_not_with_devices() -> None:
+    setting = serial_rounds(make_job(), make_data((1,) * 60), 2).setting
+    for scheduled in (6, 60):
+        devices = np.arange(scheduled)
+        task = RoundTask(1, Schedule(devices, devices % 3), np.ones((2, scheduled), dtype=bool))
+        # There are Q · hosts calls of hosts and Q · edges calls of edges.
+        calls = Counter(step.does for step in program_of(task, setting, 2, True).steps)
+        assert calls == Counter(train=2 * 2, finish=3, close=3)
 
 
 def resident_mb(pid: int) -> float:
@@ -265,8 +211,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
     """This checks the resident memory of the driver and the actors, and the use of the object store."""
     import ray
 
-    pool = actor_rounds(make_job(), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
+    with actors(make_job(), make_data(SIZES), 2) as pool:
         pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool.pool.devices]))]
 
         def measure() -> tuple[list[float], float]:
@@ -280,8 +225,6 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
             pool.train_round(index, start, DEVICES, EDGES)
             pool.evaluate(start)
         after, free_after = measure()
-    finally:
-        pool.close()
     # A round moves 15 models of 0.3 MB, so a leak of all of them would take 90 MB in 20 rounds.
     assert max(b - a for a, b in zip(before, after, strict=True)) < 30
     assert free_before - free_after < 20
@@ -292,68 +235,39 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start, monkeypatch) ->
     """The driver knows a network that the actors do not know."""
     monkeypatch.setitem(registry._ADDED, ("model", "only_here"), lambda input_shape, num_outputs: HflCnn(SHAPE, 3))
     job = make_job(problem=Problem(SHAPE, 3, model=ModelSpec("only_here")))
-    pool = actor_rounds(job, make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
-    try:
-        with pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*only_here"):
-            pool.train_round(1, start, DEVICES, EDGES)
-    finally:
-        pool.close()
+    with (
+        actors(job, make_data(SIZES), 1, 1) as pool,
+        pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*only_here"),
+    ):
+        pool.train_round(1, start, DEVICES, EDGES)
 
 
-def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, start) -> None:
+def test_actors_that_rest_serve_the_next_of_their_shape_and_a_lost_one_is_replaced(ray_session, start) -> None:
+    import ray
+
     from hflray.training import actor_pool as pools
 
-    def hierarchy(job, data, actors=2) -> Rounds:
-        return actor_rounds(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5, keep=True)
-
-    def expected(job, data) -> np.ndarray:
-        return serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
+    def hierarchy(job, data, num_actors=2) -> Rounds:
+        return actor_rounds(job, data, 2, num_actors=num_actors, cpus_per_actor=0.5, keep=True)
 
     first = hierarchy(make_job(), make_data(SIZES))
-    actors = first.pool.devices
+    resting = first.pool.devices
     first.train_round(1, start, DEVICES, EDGES)
     first.close()
     job, data = make_job(seed=3, learning_rate=0.02), make_data(tuple(reversed(SIZES)))
+    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
     second = hierarchy(job, data)
-    assert second.pool.devices is actors
-    np.testing.assert_array_equal(second.train_round(1, start, DEVICES, EDGES), expected(job, data))
+    assert second.pool.devices is resting
+    np.testing.assert_array_equal(second.train_round(1, start, DEVICES, EDGES), expected)
     second.close()
-    third = hierarchy(job, data, actors=1)
-    assert third.pool.devices != actors
+    again = hierarchy(job, data)
+    assert again.pool is second.pool
+    ray.kill(resting[0])
+    np.testing.assert_array_equal(again.train_round(1, start, DEVICES, EDGES), expected)
+    again.close()
+    third = hierarchy(job, data, num_actors=1)
+    assert third.pool is not second.pool
     assert pools._resting == []
     third.hierarchy._idle = False  # as a call that failed leaves it: other calls may still be under way
     third.close()
     assert (third.pool.devices, pools._resting) == ([], [])
-
-
-def test_a_lost_actor_that_was_to_rest_is_replaced(ray_session, start) -> None:
-    import ray
-
-    job, data = make_job(), make_data(SIZES)
-    made = [actor_rounds(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True)]
-    made[0].train_round(1, start, DEVICES, EDGES)
-    made[0].close()
-    made.append(actor_rounds(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True))
-    assert made[1].pool is made[0].pool
-    ray.kill(made[1].pool.devices[0])
-    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
-    np.testing.assert_array_equal(made[1].train_round(1, start, DEVICES, EDGES), expected)
-    made[1].pool.close()
-
-
-def test_actors_evaluate_the_validation_part_with_the_bits_of_the_serial_backend(ray_session, start) -> None:
-    data, job = make_data(SIZES, tests=2500), make_job()
-    rows = np.sort(np.random.default_rng(0).permutation(len(data.y))[: len(data.y) // 2])
-    data = replace(data, validation=rows)
-    serial = serial_rounds(job, data, 1)
-    expected = serial.evaluate(start, keeps_outputs=True, part="validation")
-    assert sum(map(len, expected.outputs)) == len(rows)
-    assert expected[:2] != serial.evaluate(start)[:2]
-    pool = actor_rounds(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
-    try:
-        again = pool.evaluate(start, keeps_outputs=True, part="validation")
-        assert again[:2] == expected[:2]
-        np.testing.assert_array_equal(np.concatenate(again.outputs), np.concatenate(expected.outputs))
-        assert pool.evaluate(start)[:2] == serial.evaluate(start)[:2]
-    finally:
-        pool.close()

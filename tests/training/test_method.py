@@ -25,7 +25,7 @@ def compressor(name: str, **options: Any) -> Spec:
 
 
 def test_a_plain_method_sends_whole_models_on_both_hops() -> None:
-    assert Method().device_bits(SIZES, STATISTICS) == Method().edge_bits(SIZES, STATISTICS) == WHOLE
+    assert Method().sent_bits("device", SIZES, STATISTICS) == Method().sent_bits("edge", SIZES, STATISTICS) == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,12 @@ def test_a_plain_method_sends_whole_models_on_both_hops() -> None:
 def test_each_hop_has_its_own_size_and_statistics_travel_whole(name: str, options: dict[str, Any], bits: int) -> None:
     spec = compressor(name, **options)
     device, edge = Method(device_compressor=spec), Method(edge_compressor=spec)
-    assert device.device_bits(SIZES, STATISTICS) == edge.edge_bits(SIZES, STATISTICS) == bits + 32 * STATISTICS
-    assert device.edge_bits(SIZES, STATISTICS) == edge.device_bits(SIZES, STATISTICS) == WHOLE
+    assert (
+        device.sent_bits("device", SIZES, STATISTICS)
+        == edge.sent_bits("edge", SIZES, STATISTICS)
+        == bits + 32 * STATISTICS
+    )
+    assert device.sent_bits("edge", SIZES, STATISTICS) == edge.sent_bits("device", SIZES, STATISTICS) == WHOLE
     assert device.parts().adds_totals
     assert not edge.parts().adds_totals
 
@@ -54,9 +58,9 @@ def test_each_hop_has_its_own_size_and_statistics_travel_whole(name: str, option
 )
 def test_vectors_of_a_rule_travel_whole(rule: str, vectors: tuple[int, int]) -> None:
     method = Method(rule=Spec("local_rule", rule), uniform=True, edge_compressor=compressor("sign"))
-    assert method.device_bits(SIZES, STATISTICS) == WHOLE + 3200 * vectors[0]
-    assert method.edge_bits(SIZES, STATISTICS) == 164 + 3200 * vectors[1] + 32 * STATISTICS
-    in_five = method.device_bits(SIZES, STATISTICS, edge_iterations=5)  # SCAFFOLD sends its vector once a round
+    assert method.sent_bits("device", SIZES, STATISTICS) == WHOLE + 3200 * vectors[0]
+    assert method.sent_bits("edge", SIZES, STATISTICS) == 164 + 3200 * vectors[1] + 32 * STATISTICS
+    in_five = method.sent_bits("device", SIZES, STATISTICS, edge_iterations=5)  # SCAFFOLD sends its vector once a round
     assert in_five == WHOLE + (3200 / 5 if rule == "scaffold" else 0)
 
 
@@ -64,7 +68,7 @@ def test_a_compressor_that_sends_more_than_the_model_is_refused() -> None:
     method = Method(edge_compressor=compressor("top_k", share=0.9))
     message = r"compression\.edge\.name: top_k sends 3,510 bits for an update of 3,200; accepted: .* set it to none"
     with pytest.raises(ConfigError, match=message):
-        method.edge_bits(SIZES, STATISTICS)
+        method.sent_bits("edge", SIZES, STATISTICS)
 
 
 def test_what_is_kept_between_rounds_in_bytes() -> None:
@@ -133,9 +137,6 @@ def test_what_does_not_go_together_is_refused_in_one_line(monkeypatch, changes, 
     assert "\n" not in str(error.value)
 
 
-DECAYS = ((0.5, "round"), (1.0, "step"))
-
-
 def test_fednova_goes_with_a_rate_that_falls_after_rounds() -> None:
     assert all(
         Method(**rule("fednova"), decay=RateDecay(*decay)).parts().scales for decay in ((0.5, "round"), (1.0, "step"))
@@ -145,8 +146,8 @@ def test_fednova_goes_with_a_rate_that_falls_after_rounds() -> None:
 def test_privacy_refuses_statistics_that_would_be_sent_without_noise() -> None:
     method = Method(**PRIVATE)
     with pytest.raises(ConfigError, match=r"training\.buffers: got average with privacy.* the 5 statistics .*: local"):
-        method.device_bits(SIZES, STATISTICS)
-    assert method.device_bits(SIZES, 0) == 3200
+        method.sent_bits("device", SIZES, STATISTICS)
+    assert method.sent_bits("device", SIZES, 0) == 3200
 
 
 @pytest.mark.parametrize("rule_name", ["sgd", "fedprox", "fednova", "mtgc"])

@@ -64,26 +64,9 @@ def test_a_good_network_and_the_built_in_ones_pass_and_leave_torchs_generator_al
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class Wide(User):
-    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
-        super().__init__(input_shape, num_outputs + 1)
-
-
 class Pair(User):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x), x  # type: ignore[return-value]
-
-
-class WrongInputs(User):
-    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
-        super().__init__(input_shape, num_outputs)
-        self.last = nn.Linear(100, num_outputs)
-
-
-class NanFirst(User):
-    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
-        super().__init__(input_shape, num_outputs)
-        self.last.bias.data.fill_(torch.nan)
 
 
 class Norm(User):
@@ -106,13 +89,19 @@ class Wanders(User):
 @pytest.mark.parametrize(
     "factory, message",
     [
-        (Wide, r"returns the shape \[2, 4\] for 2 inputs; accepted: \[2, 3\]"),
+        (
+            changed(lambda net: setattr(net, "last", nn.Linear(192, 4))),
+            r"returns the shape \[2, 4\] for 2 inputs; accepted: \[2, 3\]",
+        ),
         (Pair, "returns a tuple; accepted: one tensor"),
         (
-            WrongInputs,
+            changed(lambda net: setattr(net, "last", nn.Linear(100, 3))),
             r"cannot read a batch of inputs of the shape \[3, 8, 8\]: RuntimeError: mat1 ",
         ),
-        (NanFirst, "'mine' has a loss of nan on its first batch, before any training"),
+        (
+            changed(lambda net: net.last.bias.data.fill_(torch.nan)),
+            "'mine' has a loss of nan on its first batch, before any training",
+        ),
         (changed(lambda net: net.requires_grad_(False)), "has no parameter to train"),
         (changed(lambda net: net.double()), "trains 'last.weight' as torch.float64"),
         (changed(lambda net: setattr(net, "last", nn.LazyLinear(3))), "lazy tensor 'last.weight'"),

@@ -78,10 +78,6 @@ def test_an_update_is_shortened_to_the_bound_by_hand() -> None:
     np.testing.assert_allclose(clipped, [2.6, 2.8], rtol=3e-6)
 
 
-def test_the_noise_is_in_multiples_of_the_bound() -> None:
-    assert Mechanism(0.5, 3.0).deviation == 1.5
-
-
 def test_an_update_within_the_bound_is_sent_as_it_is() -> None:
     model = np.float32([0.3, -0.4])
     assert Mechanism(0.6, 1.0).clipped(model, np.zeros(2, np.float32)) is model

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 from filelock import FileLock
 
 from hflray.training import session
 from hflray.training.session import MARK, MAX_ENDED_FOLDERS, Session, remove, remove_ended, take_over
+from hflray.training.start import start_ray
 
 
 def make(root: Path, number: int, marked: bool = True) -> Path:
@@ -87,10 +89,7 @@ def test_a_second_ray_of_the_process_ends_the_folder_of_the_first(tmp_path) -> N
 
 
 RAY = """
-import sys
-from pathlib import Path
 import ray
-{before}
 from hflray.training.start import start_ray
 start_ray(1)
 print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
@@ -98,32 +97,22 @@ print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
 """
 
 
-def folder_of(before: str = "", after: str = "") -> tuple[Path, int]:
-    """Run a process that starts Ray; return the folder of its session and the exit code."""
+@pytest.mark.parametrize("after", ["", "raise ValueError"])
+def test_a_real_rays_folder_is_removed_at_the_end_of_the_process_unless_by_a_traceback(after: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", RAY.format(before=before, after=after)],
+        [sys.executable, "-c", RAY.format(after=after)],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=150, check=False,
     )  # fmt: skip
-    return Path(done.stdout.split()[0]), done.returncode
-
-
-def test_a_real_rays_folder_is_removed_at_the_end_of_the_process() -> None:
-    folder, code = folder_of()
-    assert code == 0
+    folder = Path(done.stdout.split()[0])
     assert folder.name.startswith("session_")
-    assert not folder.exists()
+    assert done.returncode == bool(after)
+    assert (folder / MARK).exists() == folder.exists() == bool(after)
+    if after:
+        remove(folder)
 
 
-def test_a_real_rays_folder_stays_after_a_traceback() -> None:
-    folder, code = folder_of(after="raise ValueError")
-    assert code == 1
-    assert (folder / MARK).exists()
-    remove(folder)
-
-
-def test_a_ray_of_the_caller_keeps_its_folder() -> None:
-    folder, code = folder_of(before="ray.init(address='local', num_cpus=1, include_dashboard=False)")
-    assert code == 0
-    assert (folder / "logs").exists()
-    assert not (folder / MARK).exists()
-    remove(folder)
+def test_a_ray_of_the_caller_keeps_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
+    monkeypatch.setattr(session, "take_over", lambda folder, end: pytest.fail("it was taken over"))
+    assert start_ray() == 3

@@ -24,30 +24,6 @@ from hflray.training import start
 PACKAGE = Path(start.__file__).parents[1]
 
 
-def run(code: str, **env: str) -> str:
-    """Return the output of a process that runs `code`."""
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env=os.environ | env, capture_output=True, text=True, check=True, timeout=150
-    ).stdout.strip()
-
-
-def test_ray_starts_in_the_thread_that_asks_for_it_and_no_process_replaces_itself() -> None:
-    """An import in a thread failed beside the forks of Ray's processes ("release unlocked lock")."""
-    code = """
-import threading
-from hflray.training import start
-begun = []
-original = threading.Thread.start
-threading.Thread.start = lambda self: (begun.append(type(self).__module__), original(self))[1]
-start.start_ray(1)
-print([name for name in begun if name.startswith("hflray")], threading.current_thread() is threading.main_thread())
-"""
-    assert run(code) == "[] True"
-    words = re.compile(r"os\.exec|meta_path\.|register_at_fork")
-    assert [path for path in PACKAGE.rglob("*.py") if words.search(path.read_text(encoding="utf-8"))] == []
-
-
 TOKEN = """
 import os, stat, sys
 from pathlib import Path
@@ -72,21 +48,6 @@ def test_processes_that_start_together_have_one_token_which_only_their_user_can_
     assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
 
 
-@pytest.mark.parametrize("settings", [{"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/root/mine"}])
-def test_a_setting_of_the_users_is_respected(tmp_path, monkeypatch, settings: dict[str, str]) -> None:
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # a Ray of another test may have set the second
-        monkeypatch.delenv(name, raising=False)
-    assert run(TOKEN, HOME=str(tmp_path), **settings) == f"None None {settings.get('RAY_AUTH_TOKEN')}"
-
-
-def test_a_home_that_cannot_be_written_costs_nothing_but_the_file(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    (tmp_path / ".ray").write_text("a file where the folder would be")
-    *nothing, token = run(TOKEN, HOME=str(tmp_path)).split()
-    assert nothing == ["None", "None"]
-    assert len(token) == 64
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
     """Return a new home without a token, and put the environment back after the test."""
@@ -96,6 +57,21 @@ def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir()
     return tmp_path
+
+
+@pytest.mark.parametrize(("name", "value"), [("RAY_AUTH_TOKEN", "mine"), ("RAY_AUTH_TOKEN_PATH", "/root/mine")])
+def test_a_setting_of_the_users_is_respected(home, monkeypatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    start.make_token()
+    assert os.environ.get("RAY_AUTH_TOKEN") == (value if name == "RAY_AUTH_TOKEN" else None)
+    assert list((home / ".ray").iterdir()) == []
+
+
+def test_a_home_that_cannot_be_written_costs_nothing_but_the_file(home) -> None:
+    (home / ".ray").rmdir()
+    (home / ".ray").write_text("a file where the folder would be")
+    start.make_token()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -150,10 +126,15 @@ def test_auto_leads_to_no_ray_of_another_user(monkeypatch, tmp_path) -> None:
 
 
 GUARDED = """
-import os, subprocess, sys
+import os, subprocess, sys, threading
 import ray
 from hflray.training.start import start_ray
+begun = []
+original = threading.Thread.start
+threading.Thread.start = lambda self: (begun.append(type(self).__module__), original(self))[1]
 start_ray(1)
+threading.Thread.start = original
+print([name for name in begun if name.startswith("hflray")], threading.current_thread() is threading.main_thread())
 address = ray.get_runtime_context().gcs_address
 code = "from ray._raylet import GcsClient; import sys; print(len(GcsClient(sys.argv[1]).get_all_node_info(timeout=5)))"
 for mode in ("token", "disabled"):
@@ -171,11 +152,14 @@ print(ray.get(Actor.remote().answer.remote()))
 """
 
 
-@pytest.mark.parametrize("mode", [None, "disabled"])
-def test_a_ray_of_ours_lets_in_only_who_has_the_token(tmp_path, monkeypatch, mode: str | None) -> None:
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    env = {} if mode is None else {"RAY_AUTH_MODE": mode}
-    assert run(GUARDED, HOME=str(tmp_path), **env).splitlines() == ["1 False", "nothing True", "token"]
+def test_a_ray_of_ours_lets_in_only_who_has_the_token_and_starts_in_the_thread_that_asks_for_it(tmp_path) -> None:
+    """An import in a thread failed beside the forks of Ray's processes ("release unlocked lock")."""
+    command = [sys.executable, "-c", GUARDED]
+    env = os.environ | {"HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=150).stdout
+    assert said.splitlines() == ["[] True", "1 False", "nothing True", "token"]
+    words = re.compile(r"os\.exec|meta_path\.|register_at_fork")
+    assert [path for path in PACKAGE.rglob("*.py") if words.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])

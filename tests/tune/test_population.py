@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import TrialScheduler
 
@@ -498,59 +496,7 @@ def test_tune_pickles_nothing_of_a_population(tmp_path) -> None:
     assert pickle.loads(pickle.dumps(Population(sweep(), Standing({}), lambda name, entry: None))) == ""
 
 
-def run_with_tune(folder: Path, kill: float) -> None:
-    """Run the toy population with the real Tune on two CPUs; the process is gone when it has written `kill` lines."""
-    os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
-    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
-    import ray
-    from ray import tune
-
-    file, journal = sweep(), Journal(folder)
-    for key in journal.run_keys():
-        journal.cut(key)
-
-    class Line(Write):
-        def __call__(self, name: str, entry: Any) -> None:
-            try:
-                super().__call__(name, entry)
-            except Killed:
-                os._exit(9)
-
-    write = Line(journal, kill, after=True)
-
-    class Callback(tune.Callback):  # type: ignore[misc]
-        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
-            name = trial.config[TRIAL][NAME]
-            if result["round"] not in [entry.get("round") for entry in journal.entries(name)]:
-                write(name, {"round": result["round"], "time": 1, "metrics": result["metrics"]})
-
-        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            write(trial.config[TRIAL][NAME], {"end": "FINISHED", "error": None, "tags": {}})
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return str, ()
-
-    past = standing(journal, file, members())
-    names = [trial.name for trial in members() if journal.ending(trial.name) is None]
-    if not names:
-        return
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=100 * 2**20,
-    )  # fmt: skip
-    tune.Tuner(
-        tune.with_resources(tune.with_parameters(toy, place=str(folder / "checkpoints")), {"cpu": 1}),
-        param_space={TRIAL: tune.grid_search([parameters(name, {})[TRIAL] for name in names])},
-        tune_config=tune.TuneConfig(scheduler=Population(file, past, write), reuse_actors=True),
-        run_config=tune.RunConfig(
-            name=f"start-{os.getpid()}", storage_path=str(folder), verbose=0, callbacks=[Callback()]
-        ),
-    ).fit()
-
-
 def toy(params: dict[str, Any], place: str) -> None:
-    from ray import tune
-
     given, files = params[TRIAL], Files(Path(place))
     index, state = files.start(given)
     while index < ROUNDS:
@@ -561,13 +507,31 @@ def toy(params: dict[str, Any], place: str) -> None:
         tune.report({"round": index, "metrics": {metrics.ACCURACY: accuracy}, **entry})
 
 
-def test_tune_runs_a_killed_population_to_the_same_bits(unbroken, tmp_path) -> None:
-    """Ten lines are the rounds up to the first exchange of five members on two CPUs, and then come its two lines."""
-    for kill in (11, math.inf):
-        call = f"run_with_tune(Path({str(tmp_path)!r}), float('{kill}'))"
-        code = f"from tests.tune.test_population import *; {call}"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-        assert run.returncode == (0 if kill == math.inf else 9), run.stderr[-3000:]
+def test_tune_itself_runs_a_population_to_the_same_bits(ray_session, unbroken, tmp_path, monkeypatch) -> None:
+    for name in ("TUNE_DISABLE_STRICT_METRIC_CHECKING", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    file, journal = sweep(), Journal(tmp_path)
+
+    class Callback(tune.Callback):  # type: ignore[misc]
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+            line = {"round": result["round"], "time": 1, "metrics": result["metrics"]}
+            journal.write(trial.config[TRIAL][NAME], line)
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            journal.write(trial.config[TRIAL][NAME], {"end": "FINISHED", "error": None, "tags": {}})
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return str, ()
+
+    tune.Tuner(
+        tune.with_resources(tune.with_parameters(toy, place=str(tmp_path / "checkpoints")), {"cpu": 1}),
+        param_space={TRIAL: tune.grid_search([parameters(trial.name, {})[TRIAL] for trial in members()])},
+        tune_config=tune.TuneConfig(
+            scheduler=Population(file, standing(journal, file, members()), journal.write), reuse_actors=True
+        ),
+        run_config=tune.RunConfig(name="start-1", storage_path=str(tmp_path), verbose=0, callbacks=[Callback()]),
+    ).fit()
     assert journals(tmp_path) == unbroken
 
 

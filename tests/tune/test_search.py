@@ -17,7 +17,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
-from hflray.tune.search import RESULT, WORST, Halving, SettingSearch, TrialSearch, drawn, figure, worst
+from hflray.tune.search import RESULT, WORST, Halving, SettingSearch, drawn, figure, worst
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
 
@@ -58,8 +58,8 @@ def journal(tmp_path) -> Journal:
     return Journal(tmp_path)
 
 
-def start(file: SweepFile, journal: Journal) -> TrialSearch:
-    return TrialSearch(file, drawn(journal, file), Lines(journal))
+def start(file: SweepFile, journal: Journal) -> SettingSearch:
+    return SettingSearch(file, drawn(journal, file), Lines(journal))
 
 
 def ask(searcher: Searcher, trial_id: str) -> dict[str, Any]:
@@ -96,12 +96,14 @@ def test_a_resume_suggests_begun_trials_first_with_their_values_and_then_draws_o
     assert new[NAME].endswith("-00004")
     assert new[VALUES] not in [trial[VALUES] for trial in trials]  # another seed draws other values
     told = again._optuna._ot_study.trials  # what Optuna itself knows
-    assert [(trial.params, trial.value) for trial in told if trial.value is not None] == [(trials[0][VALUES], 0.4)]
-    running = [trial.params for trial in told if trial.value is None]
-    assert running == [trial[VALUES] for trial in (*begun, new)]
+    weight = "cost.delay_weight"
+    assert [(trial.params[weight], trial.value) for trial in told if trial.value is not None] == [
+        (trials[0][VALUES][weight], 0.4)
+    ]
+    assert [trial.params[weight] for trial in told if trial.value is None] == [new[VALUES][weight]]
     again.on_trial_complete("0", {RESULT: 0.1})
     (complete,) = [trial for trial in again._optuna._ot_study.trials if trial.value == 0.1]
-    assert complete.params == begun[0][VALUES]
+    assert complete.params[weight] == begun[0][VALUES][weight]
 
 
 def test_a_failed_trial_is_never_a_good_one(journal) -> None:
@@ -133,12 +135,12 @@ def test_a_concurrency_limit_holds_for_begun_trials_too(journal) -> None:
 
 
 def test_no_more_begun_trials_go_on_than_the_sweep_still_needs(journal) -> None:
-    file, lines = sweep(2), Lines(journal)
-    searcher = start(file, journal)
+    lines = Lines(journal)
+    searcher = start(sweep(3), journal)
     trials = [ask(searcher, str(number)) for number in range(3)]
     lines.rounds(trials[0][NAME], [0.5], error="given up")
     lines.rounds(trials[1][NAME], [0.5])
-    again = start(file, journal)
+    again = start(sweep(2), journal)
     assert again.remaining == 1
     assert ask(again, "a")[NAME] == trials[2][NAME]
 
@@ -164,7 +166,7 @@ def test_trials_of_an_older_hflray_are_known_by_their_settings(journal) -> None:
 
 
 def test_tune_pickles_nothing_of_a_search_or_of_halving(journal) -> None:
-    searcher = TrialSearch(sweep(), [], lambda name, entry: None)
+    searcher = SettingSearch(sweep(), [], lambda name, entry: None)
     assert pickle.loads(pickle.dumps(searcher)) == ""
     assert pickle.loads(pickle.dumps(Halving(halved(), 9, journal))) == ""
 
@@ -253,7 +255,7 @@ def test_tune_makes_the_trials_that_a_search_still_needs(ray_session, journal, t
             def __reduce__(self) -> tuple[Any, ...]:
                 return str, ()
 
-        searcher = TrialSearch(file, drawn(journal, file), lines)
+        searcher = SettingSearch(file, drawn(journal, file), lines)
         tune.Tuner(
             tune.with_resources(tune.with_parameters(toy, rounds=2 if unended else 3), {"cpu": 1}),
             tune_config=tune.TuneConfig(search_alg=searcher, num_samples=searcher.remaining, max_concurrent_trials=1),

@@ -7,9 +7,10 @@ import pytest
 
 from hflray import metrics
 from hflray.config import EdgeFailureConfig
+from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload
 from hflray.errors import ConfigError
-from hflray.timeline import Durations, EdgeRule, Ends, Hops, timeline
+from hflray.timeline import Durations, Ends, Hops, timeline
 from hflray.world.faults import Dropout, Faulty, Jitter, edge_failure, fates
 from tests.world.living import living, results
 
@@ -169,7 +170,7 @@ def test_a_device_may_lose_its_edge_or_come_too_late() -> None:
     happens = timeline(Schedule([7, 8], [0, 1]), [1, 1], Workload(1e6, edge_iterations=2), durations, hops, ends=ends)
     assert fates(happens, ends) == ["", "lost its edge at 4.0 s while computing"]
     never = Ends.never(2, 1)
-    rule = EdgeRule(deadline_s=2.5)
+    rule = EdgeClockConfig(deadline_s=2.5)
     happens = timeline(
         Schedule([7, 8], [0, 0]),
         [1, 1],

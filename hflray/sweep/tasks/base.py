@@ -52,10 +52,6 @@ class Saved(NamedTuple):
     open: Callable[[], AbstractContextManager[str | Path]]
 
 
-def _objective_text(values: Mapping[str, float]) -> str:
-    return metrics.describe(metrics.TOTAL_OBJECTIVE).text(values[metrics.ROUND_OBJECTIVE])
-
-
 def _make_experiment(config: ExperimentConfig) -> Experiment:
     from hflray.experiment import Experiment
 
@@ -291,8 +287,8 @@ class Task(ABC):
     def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> TrialProgress:
         """Return the progress of a trial after a result with the metrics `values`."""
         main = [f"{row.short} {row.text(values[row.name])}, " for row in metrics.main_of(values)]
-        text = f"{''.join(main)}objective {_objective_text(values)}"
-        return TrialProgress(step, self.total(config), "round", text)
+        objective = metrics.describe(metrics.TOTAL_OBJECTIVE).text(values[metrics.ROUND_OBJECTIVE])
+        return TrialProgress(step, self.total(config), "round", f"{''.join(main)}objective {objective}")
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:
         """Return the parts of a trial's name, in order, by the dotted key of the setting that each part shows.

@@ -1,9 +1,9 @@
 """Code of all contestants; it needs torch and NumPy only, because the peers run in their own environments.
 
 A contestant is a process that says ``ready``, then for every line ``{"local_iterations": L, "batch_size": B, "save":
-path or null, "edge_iterations": Q, "num_edges": M}`` trains one round (every device from the global model, then the
-weighted mean) and answers ``done`` with its report about the round, as JSON. All contestants can therefore run at the
-same time and take turns, and the start does not count. Q and M are 1 except for hflray: the peers have no edges.
+path or null}`` trains one round (every device from the global model, then the weighted mean) and answers ``done`` with
+its report about the round, as JSON. All contestants can therefore run at the same time and take turns, and the start
+does not count.
 """
 
 from __future__ import annotations
@@ -88,19 +88,17 @@ def own_threads() -> dict[str, object]:
     return {"kernel": "peers", "threads": torch.get_num_threads()}
 
 
-def serve(train_round: Callable[..., np.ndarray], note: Callable[[], dict[str, object]] = own_threads) -> None:
+def serve(train_round: Callable[[int, int], np.ndarray], note: Callable[[], dict[str, object]] = own_threads) -> None:
     """Answer the driver.
 
     Args:
-        train_round: called with `local_iterations` and `batch_size`, and with `edge_iterations` and `num_edges` if
-            they are not 1; returns the new global model, (P,).
+        train_round: called with `local_iterations` and `batch_size`; returns the new global model, (P,).
         note: returns the report about the last round.
     """
     print("ready", flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        edges = command.get("edge_iterations", 1), command.get("num_edges", 1)
-        vector = train_round(command["local_iterations"], command["batch_size"], *(() if edges == (1, 1) else edges))
+        vector = train_round(command["local_iterations"], command["batch_size"])
         if command["save"]:
             np.save(command["save"], vector)
         print("done", json.dumps(note()), flush=True)

@@ -7,7 +7,6 @@ left between that row and theirs is the platform's, and what is between it and h
 from __future__ import annotations
 
 import sys
-import time
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from hflray.training.job import DeviceData, LocalJob
 from hflray.training.state import RoundTask
 
 NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
-Setting = tuple[int, int, int, int]  # L, batch size, Q, M
+Setting = tuple[int, int]  # L and the batch size
 
 
 class PeersKernel:
@@ -58,45 +57,6 @@ def about(worker) -> tuple[str, int]:
     return name, host._job.threads
 
 
-def clock(worker) -> None:
-    """Make an actor record the begin and end of every call of its host's training, which `clocked` returns."""
-    inner, worker.clocked = worker._host.train, []
-
-    def train(task, *models):
-        begin = time.perf_counter()
-        sums = inner(task, *models)
-        worker.clocked.append((begin, time.perf_counter()))  # on Linux all processes of a machine share this clock
-        return sums
-
-    worker._host.train = train
-
-
-def clocked(worker) -> list[tuple[float, float]]:
-    """Return the begin and end of the calls since the last time, s."""
-    calls, worker.clocked = worker.clocked, []
-    return calls
-
-
-def shares(calls: list[list[tuple[float, float]]], seconds: float) -> dict[str, float]:
-    """Return the shares of a round of `seconds`, from the begin and end of each actor's calls.
-
-    Returns:
-        `beyond_busiest`: the part beyond the actor that trained longest. Of it, `ray`: no actor trained, so it is
-        Ray's and the driver's; and `waiting`: the busiest one did not, another did: mostly it waited for that one's
-        partial sums, as any platform would.
-    """
-    busiest = max(sum(end - begin for begin, end in actor) for actor in calls)
-    somebody, latest = 0.0, float("-inf")
-    for begin, end in sorted(call for actor in calls for call in actor):
-        somebody += max(0.0, end - max(begin, latest))
-        latest = max(latest, end)
-    return {
-        "beyond_busiest": 1 - busiest / seconds,
-        "waiting": (somebody - busiest) / seconds,
-        "ray": 1 - somebody / seconds,
-    }
-
-
 def main() -> None:
     """Serve the driver."""
     work, backend, actors, kernel, precision = Work(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:6]
@@ -123,43 +83,37 @@ def main() -> None:
         """One backend for each setting; an experiment has only one."""
         if setting in running:
             return running[setting]
-        local_iterations, batch_size, _, num_edges = setting
+        local_iterations, batch_size = setting
         job = LocalJob(
             problem, seed=0, local_iterations=local_iterations, batch_size=batch_size,
             learning_rate=LEARNING_RATE, kernel="eager" if kernel == "peers" else kernel, precision=precision,
         )  # fmt: skip
         if backend == "serial":
-            made = SerialHierarchy(job, data, num_edges)
+            made = SerialHierarchy(job, data, 1)
             if kernel == "peers":
                 take_peers_kernel(made.pool.devices[0])
         else:
             for other in running.values():
                 other.close()
             running.clear()
-            made = RayHierarchy(job, data, num_edges, num_actors=actors)
+            made = RayHierarchy(job, data, 1, num_actors=actors)
             if kernel == "peers":
                 ask(made, take_peers_kernel)
-            ask(made, clock)
             made.train_each(job, data, work.start)
         running[setting] = made
         return made
 
-    def train_round(local_iterations: int, batch_size: int, edge_iterations: int = 1, num_edges: int = 1) -> np.ndarray:
+    def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
         nonlocal weights, index
         index += 1
         everyone = np.arange(work.devices)
-        chosen = hierarchy((local_iterations, batch_size, edge_iterations, num_edges))
-        begin = time.perf_counter()
-        participates = np.ones((edge_iterations, len(everyone)), dtype=bool)
+        chosen = hierarchy((local_iterations, batch_size))
+        participates = np.ones((1, len(everyone)), dtype=bool)
         before = chosen.setting.start(weights)
-        result = chosen.train_round(RoundTask(index, Schedule(everyone, everyone % num_edges), participates), before)
+        result = chosen.train_round(RoundTask(index, Schedule(everyone, np.zeros_like(everyone)), participates), before)
         weights = result.state.model
-        seconds = time.perf_counter() - begin
-        if isinstance(chosen, SerialHierarchy):
-            kernels = {about(chosen.pool.devices[0])}
-        else:
-            kernels = set(ask(chosen, about))
-            said.update(shares(ask(chosen, clocked), seconds))
+        serial = isinstance(chosen, SerialHierarchy)
+        kernels = {about(chosen.pool.devices[0])} if serial else set(ask(chosen, about))
         ((said["kernel"], said["threads"]),) = kernels
         return weights
 
