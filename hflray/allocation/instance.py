@@ -133,29 +133,24 @@ def checked_gain(fleet: Fleet, devices: IntArray, edges: IntArray) -> FloatArray
         ConfigError: a gain, or another value that an allocation to these devices needs, is not finite and above 0; the
             message names the array and its first bad index.
     """
-    for name, index in (
-        ("power_w", devices),
-        ("samples", devices),
-        ("cycles_per_sample", devices),
-        ("max_cpu_hz", devices),
-        ("edge_bandwidth_hz", np.arange(fleet.num_edges)),
-    ):
-        values = getattr(fleet, name)[index]
-        bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
-        if bad.size:
-            at = tuple(bad[0])
-            raise ConfigError(f"{name}[{index[at]}]: got {values[at]}; a finite number above 0 is needed")
+    for name in ("power_w", "samples", "cycles_per_sample", "max_cpu_hz"):
+        _check_positive(name, getattr(fleet, name)[devices], devices)
+    _check_positive("edge_bandwidth_hz", fleet.edge_bandwidth_hz, np.arange(fleet.num_edges))
     for name in ("noise_w_per_hz", "capacitance"):
-        value = getattr(fleet, name)
-        if not np.all(np.isfinite(value) & (np.asarray(value) > 0)):
-            raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+        _check_positive(name, getattr(fleet, name))
     gain = fleet.gain_of(devices, edges)
-    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
-    if bad.size:
-        at = tuple(bad[0])
-        device, edge = (indices[at] for indices in np.broadcast_arrays(devices, edges))
-        raise ConfigError(f"gain[{device}, {edge}]: got {gain[at]}; a finite linear power gain above 0 is needed")
+    _check_positive("gain", gain, devices, edges, what="linear power gain")
     return gain
+
+
+def _check_positive(name: str, values: Any, *indices: IntArray, what: str = "number") -> None:
+    """Raise ConfigError at the first value that is not finite and above 0; `indices` broadcast to those it is of."""
+    values = np.asarray(values)
+    bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
+    if len(bad):
+        at = tuple(bad[0])
+        place = ", ".join(str(np.broadcast_to(index, values.shape)[at]) for index in indices)
+        raise ConfigError(f"{name}{place and f'[{place}]'}: got {values[at]}; a finite {what} above 0 is needed")
 
 
 def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:
@@ -163,18 +158,8 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
     for edge in np.unique(edges):
         members = np.flatnonzero(edges == edge)
         edge_devices = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
-        yield EdgeProblem(
-            edge=int(edge),
-            members=members,
-            snr_hz=edge_devices.snr,
-            cycles=edge_devices.cycles,
-            power_w=edge_devices.power,
-            max_cpu_hz=edge_devices.cap,
-            bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
-            model_bits=work.device_bits,
-            delay_weight=work.delay_weight,
-            capacitance=float(fleet.capacitance),
-        )
+        numbers = float(fleet.edge_bandwidth_hz[edge]), work.device_bits, work.delay_weight, float(fleet.capacitance)
+        yield EdgeProblem(int(edge), members, *edge_devices, *numbers)
 
 
 def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Devices:

@@ -7,8 +7,7 @@ optimality: the prices, the KKT residual and the duality gap.
 `allocate_in_one_call` checks, sets up, solves and certifies a round of at most a few thousand devices in one compiled
 call. `allocate` does the same in NumPy, where these steps take 0.2 ms for 50 devices at 5 edges instead of 0.03 ms: 5 %
 of planning a round with HFEL-300, and 14 % with the learned assigner. The compiled call detects that an argument is
-wrong; the steps in NumPy then say which one. It has no bisection, so that it compiles a fifth faster; the steps in
-NumPy solve a round that needs it.
+wrong; the steps in NumPy then say which one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from hflray.allocation.instance import Allocation, Ragged, compute_cycles, ragged, received_snr_hz
 from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Feasible, Guess, Solution, Unknowns
-from hflray.allocation.kernels.edge import attempt_edge, certify, certify_edges, new_feasible, new_solution, solve_edges
+from hflray.allocation.kernels.edge import certify, certify_edges, new_feasible, new_solution, solve_edge, solve_edges
 from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.joint import new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for_edges
@@ -66,16 +65,8 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
     )
     if not (valid and residual <= MAX_RESIDUAL):
         return None
-    return Allocation(
-        bandwidth_hz=per_device[0],
-        cpu_hz=per_device[1],
-        delay_price=per_device[2],
-        bandwidth_price=per_edge[0],
-        deadline_s=per_edge[1],
-        edge_price=np.full(len(per_edge[0]), work.delay_weight),
-        kkt_residual=residual,
-        duality_gap=gap,
-    )
+    (b, f, pi), (mu, tau) = per_device, per_edge
+    return Allocation(b, f, pi, mu, tau, np.full(fleet.num_edges, work.delay_weight), residual, gap)
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
@@ -160,16 +151,8 @@ def _to_allocation(
     devices, filled = np.empty((3, len(problem.order))), np.zeros((3, num_edges))
     devices[:, problem.order] = feasible.bandwidth_hz, feasible.cpu_hz, np.exp(unknowns.log_delay_price)
     filled[:, problem.present] = np.exp(unknowns.log_bandwidth_price), feasible.delay_s, weight
-    return Allocation(
-        bandwidth_hz=devices[0],
-        cpu_hz=devices[1],
-        delay_price=devices[2],
-        bandwidth_price=filled[0],
-        deadline_s=filled[1],
-        edge_price=filled[2],
-        kkt_residual=residual,
-        duality_gap=gap,
-    )
+    (b, f, pi), (mu, tau, price) = devices, filled
+    return Allocation(b, f, pi, mu, tau, price, residual, gap)
 
 
 def solve_batch(
@@ -279,7 +262,7 @@ def allocate_in_one_call(
         if j > i:
             edge_devices = Devices(snr[i:j], cycles[i:j], powers[i:j], caps[i:j])
             setting = EdgeSetting(edge_bandwidth[m], weight, bits, alpha)
-            solved = attempt_edge(edge_devices, setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), TOL, scratch)
+            solved = solve_edge(edge_devices, setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), TOL, scratch)
             if not solved.residual <= TOL:
                 return False, per_device, per_edge, 0.0, 0.0
             energy, delay, bound = certify(j - i, scratch.reshape(-1), setting, solved.price, b[i:j], f[i:j])

@@ -32,7 +32,7 @@ from scipy.optimize import minimize
 from hflray.allocation import Coupling, allocate_round, is_general
 from hflray.allocation.exact import solve_together
 from hflray.allocation.general import problems
-from hflray.allocation.kernels.bisection import LN2, invert_slope
+from hflray.allocation.kernels.device import LN2, invert_slope
 from hflray.allocation.kernels.jit import kernel
 from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
 from hflray.cost import Workload, check_assignment, hops, round_cost

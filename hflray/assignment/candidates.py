@@ -24,7 +24,7 @@ import time
 import numpy as np
 
 from hflray.allocation.instance import checked_gain, received_snr_of_links_hz
-from hflray.allocation.kernels.bisection import LN2
+from hflray.allocation.kernels.device import LN2
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment.objective import problem_of, starting_assignment, totals_of
@@ -130,9 +130,9 @@ def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
 def improve(problem: Candidates, place: CandidateState, order: IntArray) -> int:
     """Move each device of `order` to its best candidate if that helps, and return the number of moves."""
     moves = 0
-    room = place.lists.size.max() + 64
+    room = place.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
-    totals = totals_of(place.energy, place.delay, place.lists.size)
+    totals = totals_of(place.energy, place.delay, place.size)
     for h in order:
         m = problem.edge[h, place.slot[h]]
         newest = place.visits.stamp[m]
@@ -150,7 +150,7 @@ def improve(problem: Candidates, place: CandidateState, order: IntArray) -> int:
             k = problem.edge[h, j]
             if k == m:
                 continue
-            if place.lists.size[k] == 0:
+            if place.size[k] == 0:
                 target = j
                 break
             if least_added_cost(guest, problem.snr[h, j], place.price[k], place.deadline[k]) >= best:
@@ -163,13 +163,13 @@ def improve(problem: Candidates, place: CandidateState, order: IntArray) -> int:
         if target < 0:
             continue
         k = problem.edge[h, target]
-        if place.lists.size[k] + 4 >= room:
-            room = 2 * place.lists.size[k] + 64
+        if place.size[k] + 4 >= room:
+            room = 2 * place.size[k] + 64
             first, second = scratch_with_list(room), scratch_with_list(room)
         enough = WIN * (place.energy[m] + place.energy[k])
         if try_transfer(problem, place, Guest(h, target, x, y), totals, enough, first, second) > 0.0:
             moves += 1
-            totals = totals_of(place.energy, place.delay, place.lists.size)
+            totals = totals_of(place.energy, place.delay, place.size)
     return moves
 
 
@@ -180,30 +180,26 @@ def relieve(problem: Candidates, place: CandidateState) -> float:
     The transfers are tried by increasing estimate. Without one that helps the result is 0.
     """
     m = place.delay.argmax()
-    room = place.lists.size.max() + 64
+    room = place.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
-    totals = totals_of(place.energy, place.delay, place.lists.size)
-    count, k_count = place.lists.size[m], problem.edge.shape[1]
-    members, guess = np.empty(count, dtype=np.intp), np.full(count * k_count, math.inf)
-    h = place.lists.head[m]
+    totals = totals_of(place.energy, place.delay, place.size)
+    count, k_count = place.size[m], problem.edge.shape[1]
+    members, guess = place.members[m, :count], np.full(count * k_count, math.inf)
     for i in range(count):
-        members[i] = h
+        h = members[i]
         saving = own_cost(problem, place, h)
         for j in range(k_count):
             k = problem.edge[h, j]
             if k != m:
                 guess[i * k_count + j] = (
-                    added_cost(problem, place, h, j, math.inf)[0] if place.lists.size[k] > 0 else 0.0
+                    added_cost(problem, place, h, j, math.inf)[0] if place.size[k] > 0 else 0.0
                 ) - saving
-        h = place.lists.after[h]
     least = WIN * place.energy[m]
     for i in np.argsort(guess)[:RELIEVE]:
         if guess[i] == math.inf:
             break
         h, j = members[i // k_count], i % k_count
-        _, x, y = (
-            added_cost(problem, place, h, j, math.inf) if place.lists.size[problem.edge[h, j]] > 0 else (0.0, 0.0, 0.0)
-        )
+        _, x, y = added_cost(problem, place, h, j, math.inf) if place.size[problem.edge[h, j]] > 0 else (0.0, 0.0, 0.0)
         gain = try_transfer(problem, place, Guest(h, j, x, y), totals, least, first, second)
         if gain > 0.0:
             return gain

@@ -73,16 +73,26 @@ def search_choice(
     state = blank_state(problem, ALONE, True)
 
     def replace(assignment: IntArray) -> tuple[IntArray, float]:
-        value = descend(problem, state, allowed, group, stays, assignment)
-        return state.assignment.copy(), value
+        value = restart(problem, state, assignment)
+        while True:
+            objective, a, b, k = best_move(problem, state, allowed, group, stays)
+            if not objective < value * (1.0 - GAIN):
+                return state.assignment.copy(), value
+            value = make_move(problem, state, a, b, k)
 
     present, value = alternate(problem, *replace(present), PerEdgeSearch, replace)
     if coupling == "joint":
         joint, trial = (blank_state(problem, 0, False) for _ in range(2))
 
         def replace_jointly(assignment: IntArray) -> tuple[IntArray, float]:
-            value = descend_jointly(problem, joint, trial, group, stays, assignment)
-            return joint.assignment.copy(), value
+            value = begin_joint(problem, joint, assignment)
+            while True:
+                enough, optimum = value * (1.0 - GAIN), optimum_of(problem, joint, value)
+                moves = rank_replacements(problem, joint, optimum, group, stays, enough)
+                objective = make_first(problem, joint, trial, moves, enough)
+                if not objective < enough:
+                    return joint.assignment.copy(), value
+                value = objective
 
         present, value = alternate(problem, present, np.inf, JointSearch, replace_jointly)
     return np.where(present == NOWHERE, NOWHERE, edges[present]), value
@@ -127,34 +137,6 @@ def part_of(problem: RoundProblem, devices: IntArray, edges: IntArray) -> RoundP
         bandwidth=problem.bandwidth[edges],
         hop=Hop(problem.hop.delay[edges], problem.hop.energy[edges]),
     )
-
-
-@kernel
-def descend(
-    problem: RoundProblem, state: State, allowed: BoolArray, group: IntArray, stays: BoolArray, assignment: IntArray
-) -> float:
-    """Make the best move of `assignment`, (C,), until none helps; return the objective, J, of `state`."""
-    value = restart(problem, state, assignment)
-    while True:
-        objective, a, b, k = best_move(problem, state, allowed, group, stays)
-        if not objective < value * (1.0 - GAIN):
-            return value
-        value = make_move(problem, state, a, b, k)
-
-
-@kernel
-def descend_jointly(
-    problem: RoundProblem, state: State, trial: State, group: IntArray, stays: BoolArray, assignment: IntArray
-) -> float:
-    """Replace devices of `assignment`, (C,), until no replacement helps; return the joint objective, J, of `state`."""
-    value = begin_joint(problem, state, assignment)
-    while True:
-        enough = value * (1.0 - GAIN)
-        moves = rank_replacements(problem, state, optimum_of(problem, state, value), group, stays, enough)
-        objective = make_first(problem, state, trial, moves, enough)
-        if not objective < enough:
-            return value
-        value = objective
 
 
 @kernel

@@ -106,9 +106,7 @@ class D3QN:
         Raises:
             ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
-        self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
-        rows = rows_of(self.spec.features, fleet, problem, scheduled)
+        rows, scheduled = self._rows(fleet, work, devices)
         begin = time.perf_counter()
         assignment = None if self._fast is None else self._fast.edges(rows)
         if assignment is None:
@@ -137,9 +135,7 @@ class D3QN:
             >>> policy.assign(fleet, work, [0, 3], np.random.default_rng(0)).tolist()
             [1, 0]
         """
-        self._check(fleet.num_edges, np.size(devices))
-        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
-        return self._values(rows_of(self.spec.features, fleet, problem, scheduled))
+        return self._values(self._rows(fleet, work, devices)[0])
 
     def _values(self, rows: Rows) -> Rows:
         """Return Q by torch, (H, M)."""
@@ -153,8 +149,12 @@ class D3QN:
             )
         return np.asarray(q.numpy())
 
-    def _check(self, num_edges: int, num_scheduled: int) -> None:
-        """Refuse an M that the policy cannot take, and warn once of an H or M beyond its training."""
+    def _rows(self, fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rows, IntArray]:
+        """Return the features and the checked indices of the devices.
+
+        It refuses an M that the policy cannot take, and warns once of an H or M beyond its training.
+        """
+        num_edges, num_scheduled = fleet.num_edges, np.size(devices)
         if self.fixed_edges not in (None, num_edges):
             raise ConfigError(
                 f"assignment.policy: {self.path} is for M = {self.fixed_edges} edges, this fleet has {num_edges}; "
@@ -170,6 +170,8 @@ class D3QN:
                     "d3qn: %s = %d, more than the %d that %s was trained up to; it works, but is not tuned for it "
                     "(assignment.polish_ms helps)", name, value, largest, self.path.name,
                 )  # fmt: skip
+        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
+        return rows_of(self.spec.features, fleet, problem, scheduled), scheduled
 
     def on_deployment(self, seed: int | None) -> None:
         """Warn once if the policy was trained on another deployment (`fleet.deployment_seed`) only."""

@@ -23,8 +23,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hflray.allocation.kernels.bisection import LN2
+from hflray.allocation.kernels.device import LN2
 from hflray.assignment.objective import RoundProblem, round_problem
+from hflray.config.options import one_of
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -66,8 +67,7 @@ def feature_rows(kind: FeatureSet, fleet: Fleet, work: Workload, devices: ArrayL
     Raises:
         ConfigError: the set is unknown, an index is wrong, or a value is not finite and above 0.
     """
-    if kind not in WIDTHS:
-        raise ConfigError(f"assignment.features: unknown set '{kind}'; known: {', '.join(WIDTHS)}")
+    one_of("assignment.features", kind, tuple(WIDTHS))
     return rows_of(kind, fleet, *round_problem(fleet, work, devices))
 
 

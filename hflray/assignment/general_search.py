@@ -12,7 +12,6 @@ could be split, which is a lower bound of what the allocation then finds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,18 +19,17 @@ import numpy as np
 
 from hflray.allocation.exact import solve, solve_together
 from hflray.allocation.general import problems
-from hflray.assignment.state import NOWHERE
+from hflray.assignment.search import GAIN, Search
+from hflray.assignment.state import NOBODY, NOWHERE
 from hflray.cost import Workload, hops
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 TOL = 1e-7  # of a cost
-GAIN = 1e-6  # a move must lower the objective by this fraction, which is about the error of candidates
 PENALTY_J = 1e15
-NOBODY = -1
 
 
-class GeneralSearch:
+class GeneralSearch(Search):
     """The costs of a round's edges, and a search by single moves.
 
     Args:
@@ -96,12 +94,9 @@ class GeneralSearch:
 
     def begin(self, assignment: IntArray) -> float:
         """Take an assignment, (C,), `NOWHERE` for those that are not scheduled; return its objective, J."""
-        self.assignment = np.array(assignment)
-        count, num_edges = len(assignment), len(self._hop_s)
-        self._leave, self._join = np.full((2, count), np.nan), np.full((2, count, num_edges), np.nan)
-        self._swap = np.full((2, count, count), np.nan)
-        self._energy_j, self._delay_s = np.zeros(num_edges), np.zeros(num_edges)
-        return self._settle(np.arange(num_edges))
+        self.assignment, self._known = np.array(assignment), dict[int, tuple[float, float]]()
+        self._energy_j, self._delay_s = np.zeros((2, len(self._hop_s)))
+        return self._settle(np.arange(len(self._hop_s)))
 
     def _settle(self, edges: IntArray) -> float:
         """Solve edges whose devices have changed, and forget what was known of their moves; return the objective, J."""
@@ -110,9 +105,8 @@ class GeneralSearch:
             self.value, self._weight = self._together(self.assignment)
             edges = np.arange(len(self._hop_s))
         self._energy_j[edges], self._delay_s[edges] = self._costs(edges, self._members()[edges])
-        at = np.isin(self.assignment, edges)
-        self._leave[:, at], self._swap[:, at] = np.nan, np.nan
-        self._join[:, :, edges] = np.nan
+        changed, size = set(edges.tolist()), (len(self.assignment) + 1) ** 2
+        self._known = {code: cost for code, cost in self._known.items() if code // size not in changed}
         if self._coupling == "per_edge":
             self.value = float(self._energy_j.sum() + self._work.delay_weight * self._round_s(self._delay_s))
         return self.value
@@ -143,52 +137,31 @@ class GeneralSearch:
 
     # ---- moves: device a goes to edge k, and device b takes its place, or is scheduled instead of it
 
-    def _fill(self, moves: IntArray) -> None:
-        """Solve the sets of moves, (n, 3), that are not known."""
-        a, b, k = moves.T
-        alone, m = b == NOBODY, self.assignment[a]
-        replaced = ~alone & (self.assignment[np.maximum(b, 0)] == NOWHERE)
-        unsolved: list[tuple[FloatArray, tuple[IntArray, ...], IntArray, IntArray, IntArray]] = []
+    def _costs_after(self, edge: IntArray, leaves: IntArray, joins: IntArray) -> FloatArray:
+        """Return E_m, J, and T_m, s, (2, S), of edges, (S,), that one device leaves and one joins; `NOBODY` for none.
 
-        def add(
-            table: FloatArray, place: tuple[IntArray, ...], edge: IntArray, leaves: IntArray, joins: IntArray
-        ) -> None:
-            unknown = np.isnan(table[0][place])
-            unsolved.append((table, tuple(p[unknown] for p in place), edge[unknown], leaves[unknown], joins[unknown]))
-
-        goes = alone | (replaced & (k != m))  # a leaves its edge, and nobody joins it
-        nobody = np.full(len(a), NOBODY)
-        add(self._leave, (a[goes],), m[goes], a[goes], nobody[goes])
-        add(self._join, (a[alone], k[alone]), k[alone], nobody[alone], a[alone])
-        elsewhere = replaced & (k != m)
-        add(self._join, (b[elsewhere], k[elsewhere]), k[elsewhere], nobody[elsewhere], b[elsewhere])
-        in_place = ~alone & ~elsewhere
-        add(self._swap, (a[in_place], b[in_place]), m[in_place], a[in_place], b[in_place])
-        both = in_place & ~replaced
-        add(self._swap, (b[both], a[both]), k[both], b[both], a[both])
-        places = [np.unique(np.column_stack(place), axis=0, return_index=True)[1] for _, place, *_ in unsolved]
-        parts = [np.column_stack(sets)[first] for (_, _, *sets), first in zip(unsolved, places, strict=True)]
-        edge, leaves, joins = np.concatenate(parts).T
-        if not len(edge):
-            return
-        costs = np.stack(self._costs(edge, self._changed(edge, leaves, joins)))
-        begin = 0
-        for (table, place, *_), first in zip(unsolved, places, strict=True):
-            end = begin + len(first)
-            table[0][tuple(p[first] for p in place)], table[1][tuple(p[first] for p in place)] = costs[:, begin:end]
-            begin = end
+        Those that are not known are solved at once.
+        """
+        count = len(self.assignment) + 1
+        code = (edge * count + leaves + 1) * count + joins + 1
+        codes, first, back = np.unique(code, return_index=True, return_inverse=True)
+        new = first[[one not in self._known for one in codes.tolist()]]
+        if len(new):
+            costs = self._costs(edge[new], self._changed(edge[new], leaves[new], joins[new]))
+            self._known.update(zip(code[new].tolist(), zip(*costs, strict=True), strict=True))
+        return np.array([self._known[one] for one in codes.tolist()])[back].T
 
     def _values(self, moves: IntArray) -> FloatArray:
         """Return the objective after each move, (n,), J; under one deadline, an estimate of it."""
-        self._fill(moves)
         a, b, k = moves.T
         m, rows = self.assignment[a], np.arange(len(a))
-        alone = b == NOBODY
+        alone, same = b == NOBODY, k == m
         replaced = ~alone & (self.assignment[np.maximum(b, 0)] == NOWHERE)
-        joins = np.where(alone, a, b)
-        left = np.where(alone | (replaced & (k != m)), self._leave[:, a], self._swap[:, a, b])
-        joined = np.where(alone | replaced, self._join[:, joins, k], self._swap[:, b, a])
-        same = k == m
+        goes = alone | (replaced & ~same)  # a leaves its edge, and nobody joins it
+        leaves = np.concatenate([a, np.where(goes, NOBODY, np.where(same, a, b))])
+        joins = np.concatenate([np.where(goes, NOBODY, b), np.where(replaced, b, a)])
+        costs = self._costs_after(np.concatenate([m, k]), leaves, joins)
+        left, joined = costs[:, : len(a)], costs[:, len(a) :]
         energy_j = self._energy_j.sum() - self._energy_j[m] + left[0]
         energy_j += np.where(same, 0.0, joined[0] - self._energy_j[k])
         if self._coupling == "joint":
@@ -241,20 +214,10 @@ class GeneralSearch:
                 return number
         return None
 
-    def run(self, assignment: IntArray, stop: float = np.inf, at_once: int = 0) -> float:
-        """Make the best move, of the first kind that helps, until none does or the clock passes `stop`.
-
-        `at_once` is that of `hflray.assignment.search.Search` and has no meaning here.
-
-        Returns the objective, J; `assignment` holds the edges, (C,).
-        """
-        value = self.begin(assignment)
-        while time.perf_counter() < stop:
-            for moves in self._moves():
-                best = moves[np.argsort(self._values(moves), kind="stable")] if len(moves) else moves
-                if len(best) and self.make_first(best, value - GAIN * abs(value)) is not None:
-                    value = self.value
-                    break
-            else:
-                break
-        return value
+    def improve(self, value: float, stop: float, at_once: int) -> float:
+        """Make the best move of the first kind that helps; `at_once` has no meaning here. See `Search.improve`."""
+        for moves in self._moves():
+            best = moves[np.argsort(self._values(moves), kind="stable")] if len(moves) else moves
+            if len(best) and self.make_first(best, value - GAIN * abs(value)) is not None:
+                return self.value
+        return np.inf

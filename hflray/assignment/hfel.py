@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling, is_general
 from hflray.allocation.kernels.jit import kernel
-from hflray.assignment.general_search import NOBODY, GeneralSearch
+from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.objective import (
     RoundProblem,
     Start,
@@ -32,7 +32,7 @@ from hflray.assignment.objective import (
     starting_assignment,
 )
 from hflray.assignment.prices import TIGHT, begin_joint, try_move
-from hflray.assignment.state import State, blank_state
+from hflray.assignment.state import NOBODY, State, blank_state
 from hflray.config.options import one_of, whole
 from hflray.cost import Workload, check_assignment
 from hflray.fleet import Fleet

@@ -31,7 +31,7 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.prices import STIFF, begin_joint, elasticity, log_deadline, price_alone, try_move
-from hflray.assignment.search import GAIN, SHORTLIST, Search
+from hflray.assignment.search import GAIN, SHORTLIST, TableSearch
 from hflray.assignment.state import (
     DELAY,
     ELASTICITY,
@@ -74,7 +74,7 @@ class Optimum(NamedTuple):
     next_floor: float
 
 
-class JointSearch(Search):
+class JointSearch(TableSearch):
     """A local search on the joint objective; see `Search`."""
 
     def __init__(self, problem: RoundProblem, exchanges: bool) -> None:

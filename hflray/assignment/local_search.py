@@ -121,7 +121,7 @@ class LocalSearch:
 
 def search_for(
     fleet: Fleet, work: Workload, devices: ArrayLike, exchanges: bool, coupling: str
-) -> tuple[Search | GeneralSearch, IntArray]:
+) -> tuple[Search, IntArray]:
     """Return the local search on the objective of `coupling`, and the checked indices of `devices`, (H,)."""
     if is_general(fleet, work):
         scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows
+from hflray.config.options import one_of, whole
 from hflray.errors import ConfigError
 
 ABSENT = -1e9  # Q of a padded edge; it is finite because 0 · (-inf) is NaN in losses and in sampling
@@ -50,19 +51,15 @@ class NetworkSpec:
     refinements: int = 2
 
     def __post_init__(self) -> None:
-        if self.architecture not in ("bilstm", "shared"):
-            raise ConfigError(f"architecture: got '{self.architecture}'; accepted: bilstm, shared")
-        if self.features not in WIDTHS:
-            raise ConfigError(f"features: got '{self.features}'; accepted: {', '.join(WIDTHS)}")
+        one_of("architecture", self.architecture, get_args(Architecture))
+        one_of("features", self.features, tuple(WIDTHS))
         if self.architecture == "shared" and self.features != "db":
             raise ConfigError(
                 f"features: got '{self.features}' for the shared network, which needs each edge's bandwidth; set "
                 "features: db, or architecture: bilstm"
             )
-        for name in ("num_edges", "hidden", "width", "refinements"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < (name != "refinements"):
-                raise ConfigError(f"{name}: got {value!r}; a whole number above 0 is needed")
+        for name, least in (("num_edges", 1), ("hidden", 1), ("width", 1), ("refinements", 0)):
+            whole(name, getattr(self, name), least)
 
     @property
     def row(self) -> int:

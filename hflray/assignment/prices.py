@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Priced
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Guess
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.joint import find_weight, new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for
@@ -79,7 +79,10 @@ def log_deadline(weight: FloatArray, delay: FloatArray, slope: FloatArray, total
 
 @kernel
 def move_prices(problem: RoundProblem, state: State) -> None:
-    """Set the price of every edge with devices by the power laws; Σ w_m is λ, or less if the floor binds."""
+    """Set the price of every edge with devices by the power laws; Σ w_m is λ, or less if the floor binds.
+
+    The π of the edge's devices are scaled with it, so that its last solution stays a good start.
+    """
     edges = len(state.solved.size)
     weight, slope = np.zeros(edges), np.full(edges, -1.0)
     for m in range(edges):
@@ -97,7 +100,11 @@ def move_prices(problem: RoundProblem, state: State) -> None:
             total += weight[m]
     for m in range(edges):
         if weight[m] > 0.0:
-            set_price(state, m, weight[m] if bound else weight[m] * (problem.weight / total))
+            price = weight[m] if bound else weight[m] * (problem.weight / total)
+            move = math.log(price / state.solved.edge[WEIGHT, m])
+            for k in range(state.solved.size[m]):
+                state.solved.y[state.solved.members[m, k]] += move
+            state.solved.edge[WEIGHT, m] = price
 
 
 @kernel
@@ -112,15 +119,6 @@ def least_price(problem: RoundProblem, state: State, m: int, deadline: float) ->
     for k in range(state.solved.size[m]):
         total += problem.alpha * (problem.cycles[state.solved.members[m, k]] / tau) ** 3
     return total
-
-
-@kernel
-def set_price(state: State, m: int, weight: float) -> None:
-    """Set w_m, and scale the π of the edge's devices with it, so that its last solution stays a good start."""
-    move = math.log(weight / state.solved.edge[WEIGHT, m])
-    for k in range(state.solved.size[m]):
-        state.solved.y[state.solved.members[m, k]] += move
-    state.solved.edge[WEIGHT, m] = weight
 
 
 @kernel
@@ -197,12 +195,8 @@ def begin_joint(problem: RoundProblem, state: State, assignment: IntArray) -> fl
 @kernel
 def copy_state(source: State, target: State) -> None:
     """Copy the assignment and its solution, but not the tables and stamps."""
-    target.assignment[:], target.solved.size[:], target.solved.x[:], target.solved.y[:] = (
-        source.assignment,
-        source.solved.size,
-        source.solved.x,
-        source.solved.y,
-    )
+    target.assignment[:], target.solved.size[:] = source.assignment, source.solved.size
+    target.solved.x[:], target.solved.y[:] = source.solved.x, source.solved.y
     target.solved.edge[:], target.energy[:], target.delay[:] = source.solved.edge, source.energy, source.delay
     for m in range(len(source.solved.size)):
         for k in range(source.solved.size[m]):
@@ -217,23 +211,9 @@ def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float
         return problem.weight
     index, target = slice(h, h + 1), math.log(remaining / problem.iterations)
     devices = Devices(problem.snr[m][index], problem.cycles[index], problem.power[index], problem.cap[index])
-    setting, blank = (
-        EdgeSetting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha),
-        Priced(0.0, 0.0, 0.0, 0.0, 0.0, 0),
-    )
+    setting, start = EdgeSetting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha), Guess(0.0, 0.0, True)
     top, x, y = math.log(problem.weight), np.zeros(1), np.zeros(1)
-    solution = find_weight(devices, setting, x, y, blank, target, top, 1e-9, scratch_for(1))
-    return math.exp(solution.log_weight)
-
-
-@kernel
-def join_edge(problem: RoundProblem, state: State, trial: State, h: int, m: int, k: int) -> None:
-    """Give `trial` the values from which device h starts at edge k, while a device (h or another) leaves edge m."""
-    if state.solved.size[k] == 0:
-        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, h, state.delay[m])
-    else:
-        trial.solved.x[h] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
-        trial.solved.y[h] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
+    return math.exp(find_weight(devices, setting, x, y, 0.0, start, target, top, 1e-9, scratch_for(1))[0])
 
 
 @kernel
@@ -252,8 +232,11 @@ def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, 
         trial.solved.x[b], trial.solved.y[b] = state.solved.x[a], state.solved.y[a]
         if exchange:
             trial.solved.x[a], trial.solved.y[a] = state.solved.x[b], state.solved.y[b]
+    elif state.solved.size[k] == 0:
+        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, b, state.delay[m])
     else:
-        join_edge(problem, state, trial, b, m, k)
+        trial.solved.x[b] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
+        trial.solved.y[b] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
     for edge in (m, k):
         list_members(trial, edge)
         solve_members(problem, trial, edge, True, TOL)

@@ -1,8 +1,9 @@
 """A local search by single moves, and the moves on the objective with a deadline for each edge, in Numba.
 
-This search is not in the paper. `Search` knows nothing of the objective. `PerEdgeSearch` computes the exact cost of
-every move, from the tables of `hflray.assignment.state`, which `best_move` and `best_exchange` fill when they need an
-entry. `hflray.assignment.joint_search.JointSearch` searches on the objective with one deadline for all edges.
+This search is not in the paper. `Search` knows nothing of the objective or of the physics. `PerEdgeSearch` computes the
+exact cost of every move, from the tables of `hflray.assignment.state`, which `best_move` and `best_exchange` fill when
+they need an entry. `hflray.assignment.joint_search.JointSearch` searches on the objective with one deadline for all
+edges.
 """
 
 from __future__ import annotations
@@ -41,25 +42,9 @@ NEAR = 5  # transfers to this many strongest links of a device are tried first
 
 
 class Search(ABC):
-    """A search from an assignment to a local optimum.
+    """A search from an assignment to a local optimum; `assignment` is the present one, (H,)."""
 
-    Args:
-        problem: H devices and M edges.
-        exchanges: whether exchanges are tried as well as transfers.
-        columns: number of columns of an entry of `MoveTables`.
-    """
-
-    def __init__(self, problem: RoundProblem, exchanges: bool, columns: int) -> None:
-        self.problem, self.exchanges = problem, exchanges
-        self.state = blank_state(problem, columns, exchanges)
-        # Transfers to weaker links are tried only if no transfer to a strong link helps.
-        near = np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR
-        self.links = (near, np.ones_like(near))
-
-    @property
-    def assignment(self) -> IntArray:
-        """The present assignment, (H,)."""
-        return self.state.assignment
+    assignment: IntArray
 
     @abstractmethod
     def begin(self, assignment: IntArray) -> float:
@@ -88,7 +73,25 @@ class Search(ABC):
         return value
 
 
-class PerEdgeSearch(Search):
+class TableSearch(Search):
+    """A search on the paper's physics, with tables of the costs of moves.
+
+    Args:
+        problem: H devices and M edges.
+        exchanges: whether exchanges are tried as well as transfers.
+        columns: number of columns of an entry of `MoveTables`.
+    """
+
+    def __init__(self, problem: RoundProblem, exchanges: bool, columns: int) -> None:
+        self.problem, self.exchanges = problem, exchanges
+        self.state = blank_state(problem, columns, exchanges)
+        self.assignment = self.state.assignment  # the kernels write it
+        # Transfers to weaker links are tried only if no transfer to a strong link helps.
+        near = np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR
+        self.links = (near, np.ones_like(near))
+
+
+class PerEdgeSearch(TableSearch):
     """A local search on the objective with a deadline for each edge; see `Search`."""
 
     def __init__(self, problem: RoundProblem, exchanges: bool) -> None:

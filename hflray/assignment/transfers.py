@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.kernels.bisection import LN2, delay_at, log_1p
 from hflray.allocation.kernels.bundles import DeviceNumbers, Devices, EdgeSetting, Guess
+from hflray.allocation.kernels.device import LN2, delay_at, log_1p
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import listed, scratch_with_list
 from hflray.assignment.objective import Edge, EdgeCost, RoundProblem, Totals, delay_after, edge_cost, weighed_delay
@@ -37,22 +37,6 @@ class Candidates(NamedTuple):
     round: RoundProblem
 
 
-class Lists(NamedTuple):
-    """The devices of each edge as linked lists, in which -1 marks the end.
-
-    | field | meaning | shape |
-    |---|---|---|
-    | ``head`` | first device of each edge | (M,) |
-    | ``after``, ``before`` | next and previous device of each device | (H,), (H,) |
-    | ``size`` | number of devices of each edge | (M,) |
-    """
-
-    head: IntArray
-    after: IntArray
-    before: IntArray
-    size: IntArray
-
-
 class Visits(NamedTuple):
     """The times of the last change of each edge and of the last check of each device; time counts the changes.
 
@@ -74,7 +58,8 @@ class CandidateState(NamedTuple):
     | field | symbol | unit | shape |
     |---|---|---|---|
     | ``slot`` | index of each device's edge among its candidates | | (H,) |
-    | ``lists`` | see `Lists` | | |
+    | ``members`` | devices of each edge; the first `size` of a row are in use | | (M, H) |
+    | ``size`` | number of devices of each edge | | (M,) |
     | ``x`` | ln b | of Hz | (H,) |
     | ``y`` | ln π | of J/s | (H,) |
     | ``price`` | ln μ | of J/Hz | (M,) |
@@ -85,7 +70,8 @@ class CandidateState(NamedTuple):
     """
 
     slot: IntArray
-    lists: Lists
+    members: IntArray
+    size: IntArray
     x: FloatArray
     y: FloatArray
     price: FloatArray
@@ -98,24 +84,10 @@ class CandidateState(NamedTuple):
 def blank_place(slot: IntArray, num_edges: int) -> CandidateState:
     """Return the state of the candidates `slot`, (H,), with empty lists and no solutions; `settle_all` fills it."""
     h, m = len(slot), num_edges
-    lists = Lists(
-        head=np.full(m, -1, dtype=np.intp),
-        after=np.full(h, -1, dtype=np.intp),
-        before=np.full(h, -1, dtype=np.intp),
-        size=np.zeros(m, dtype=np.intp),
-    )
-    visits = Visits(np.zeros(m, dtype=np.intp), np.full(h, -1, dtype=np.intp), np.zeros(1, dtype=np.intp))
-    return CandidateState(
-        slot=slot,
-        lists=lists,
-        x=np.zeros(h),
-        y=np.zeros(h),
-        price=np.zeros(m),
-        deadline=np.zeros(m),
-        energy=np.zeros(m),
-        delay=np.zeros(m),
-        visits=visits,
-    )
+    visits = Visits(np.zeros(m, dtype=np.intp), np.full(h, -1), np.zeros(1, dtype=np.intp))
+    members = np.empty((m, h), dtype=np.intp)  # most of it is never touched, and so takes no memory
+    (x, y), (price, deadline, energy, delay) = np.zeros((2, h)), np.zeros((4, m))
+    return CandidateState(slot, members, np.zeros(m, dtype=np.intp), x, y, price, deadline, energy, delay, visits)
 
 
 class Guest(NamedTuple):
@@ -157,13 +129,11 @@ def solve_with(
     """
     n = 0
     devices, x, y = listed(scratch)
-    h = place.lists.head[m]
-    while h >= 0:
+    for h in place.members[m, : place.size[m]]:
         if h != without:
             put_candidate(problem, h, place.slot[h], devices, n)
             x[n], y[n] = place.x[h], place.y[h]
             n += 1
-        h = place.lists.after[h]
     if extra.device >= 0:
         put_candidate(problem, extra.device, extra.slot, devices, n)
         x[n], y[n] = extra.x, extra.y
@@ -184,13 +154,10 @@ def put_candidate(problem: Candidates, h: int, slot: int, devices: Devices, n: i
 @kernel
 def store_solution(place: CandidateState, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
     """Store the solution of edge m from `solve_with`; the edge's list must have the devices that were solved."""
-    n = 0
     _, x, y = listed(scratch)
-    h = place.lists.head[m]
-    while h >= 0:
+    for n in range(place.size[m]):
+        h = place.members[m, n]
         place.x[h], place.y[h] = x[n], y[n]
-        n += 1
-        h = place.lists.after[h]
     place.price[m], place.deadline[m] = cost.price, cost.deadline
     place.energy[m], place.delay[m] = cost.energy, cost.delay
     place.visits.clock[0] += 1
@@ -200,48 +167,35 @@ def store_solution(place: CandidateState, m: int, cost: EdgeCost, scratch: Float
 @kernel
 def insert(place: CandidateState, h: int, m: int) -> None:
     """Append device h to edge m's list."""
-    place.lists.after[h] = place.lists.before[h] = -1
-    place.lists.size[m] += 1
-    last = place.lists.head[m]
-    if last < 0:
-        place.lists.head[m] = h
-        return
-    while place.lists.after[last] >= 0:
-        last = place.lists.after[last]
-    place.lists.after[last], place.lists.before[h] = h, last
+    place.members[m, place.size[m]] = h
+    place.size[m] += 1
 
 
 @kernel
 def remove(place: CandidateState, h: int, m: int) -> None:
-    """Remove device h from edge m's list."""
-    place.lists.size[m] -= 1
-    if place.lists.before[h] >= 0:
-        place.lists.after[place.lists.before[h]] = place.lists.after[h]
-    else:
-        place.lists.head[m] = place.lists.after[h]
-    if place.lists.after[h] >= 0:
-        place.lists.before[place.lists.after[h]] = place.lists.before[h]
+    """Remove device h from edge m's list; the others keep their order."""
+    place.size[m] -= 1
+    found = False
+    for i in range(place.size[m]):
+        found |= place.members[m, i] == h
+        if found:
+            place.members[m, i] = place.members[m, i + 1]
 
 
 @kernel
 def settle_all(problem: Candidates, place: CandidateState) -> None:
     """Build the lists from `slot` and solve every edge from scratch."""
-    for h in range(len(place.slot) - 1, -1, -1):  # inserting at the head takes constant time
-        m = problem.edge[h, place.slot[h]]
-        place.lists.after[h], place.lists.before[h] = place.lists.head[m], -1
-        if place.lists.head[m] >= 0:
-            place.lists.before[place.lists.head[m]] = h
-        place.lists.head[m] = h
-        place.lists.size[m] += 1
-    scratch = scratch_with_list(place.lists.size.max() + 3)
-    for m in range(len(place.lists.size)):
+    for h in range(len(place.slot)):
+        insert(place, h, problem.edge[h, place.slot[h]])
+    scratch = scratch_with_list(place.size.max() + 3)
+    for m in range(len(place.size)):
         store_solution(place, m, solve_with(problem, place, m, -1, Guest(-1, -1, 0.0, 0.0), False, scratch), scratch)
 
 
 @kernel
 def place_objective(problem: Candidates, place: CandidateState) -> float:
     """Return Σ E_m + λT, J."""
-    delay = weighed_delay(problem.round.mean, place.delay, place.lists.size)
+    delay = weighed_delay(problem.round.mean, place.delay, place.size)
     return float(place.energy.sum() + problem.round.weight * delay)
 
 
@@ -352,13 +306,11 @@ def try_transfer(
     """
     h, j = guest.device, guest.slot
     m, k = problem.edge[h, place.slot[h]], problem.edge[h, j]
-    joined = solve_with(problem, place, k, -1, guest, place.lists.size[k] > 0, second)
+    joined = solve_with(problem, place, k, -1, guest, place.size[k] > 0, second)
     left_edge = solve_with(problem, place, m, h, Guest(-1, -1, 0.0, 0.0), True, first)
     before = totals.delay / max(totals.used, 1) if problem.round.mean else place.delay[totals.slowest[0]]
     old = place.energy[m] + place.energy[k] + problem.round.weight * before
-    delay = delay_after(
-        problem.round.mean, totals, place.delay, place.lists.size, m, k, left_edge.delay, joined.delay, 1
-    )
+    delay = delay_after(problem.round.mean, totals, place.delay, place.size, m, k, left_edge.delay, joined.delay, 1)
     gain = old - left_edge.energy - joined.energy - problem.round.weight * delay
     if not gain > least:
         return 0.0

@@ -11,7 +11,6 @@ the next Q-values are those of the same pass, shifted by one step.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from hflray.assignment.network import NetworkSpec, QNetwork, build_network
+from hflray.assignment.network import NetworkSpec, build_network
 from hflray.config import ExperimentConfig
 from hflray.rl.env import ENV_ID
 from hflray.rl.fleets import network_spec
-from hflray.rl.portable import restore_state, save_state
 from hflray.rl.sampling import (
     DRAWS,
     EPSILON,
@@ -40,12 +38,13 @@ from hflray.rl.sampling import (
     NUMBERS,
     TEACHER,
     DrawnTransitions,
+    SeededAlgorithm,
     WholeEpisodeReplayBuffer,
     WholeEpisodeRunner,
+    local_config,
 )
 from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
-from hflray.support.ray_private import learner_module
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
@@ -227,12 +226,8 @@ def padded(values: Any, steps: int, dtype: type) -> NDArray[Any]:
     return out
 
 
-class AssignerDQN(DQN):  # type: ignore[misc]
-    """RLlib's DQN with a replay buffer of whole episodes and complete checkpoints.
-
-    `save_to_path` and `restore_from_path` also save and restore the replay buffer and every random generator, so that
-    a restored run continues bit for bit (`hflray.rl.portable`).
-    """
+class AssignerDQN(SeededAlgorithm, DQN):  # type: ignore[misc]
+    """RLlib's DQN with a replay buffer of whole episodes, which its checkpoints hold too."""
 
     @classmethod
     def get_default_config(cls) -> DQNConfig:
@@ -245,22 +240,12 @@ class AssignerDQN(DQN):  # type: ignore[misc]
         seed = int(stream(self.config.seed or 0, "assigner/replay").integers(2**63))
         return WholeEpisodeReplayBuffer(capacity, seed, config["replay_buffer_config"]["transitions"])
 
-    def network(self) -> QNetwork:
-        """Return the network that is being trained."""
-        network: QNetwork = learner_module(self).network
-        return network
+    def beside(self) -> dict[str, Any]:
+        """Return the state of the replay buffer."""
+        return self.local_replay_buffer.state_dict()  # type: ignore[no-any-return]
 
-    def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
-        """Write the whole state to the folder `path`."""
-        return save_state(self, Path(path), self.get_state(), **self.local_replay_buffer.state_dict())
-
-    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """Restore everything that `save_to_path` saved.
-
-        Raises:
-            DamagedError, ConfigError: see `hflray.rl.portable.restore_state`.
-        """
-        state, _ = restore_state(self, Path(path))
+    def take(self, state: dict[str, Any], tree: Any) -> None:
+        """Restore the replay buffer."""
         spaces = self.env_runner.env.single_observation_space, self.env_runner.env.single_action_space
         self.local_replay_buffer.load_state_dict(state, spaces)
 
@@ -281,18 +266,9 @@ def dqn_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -> DQNC
         "reward": learning.reward,
     }
     rllib_config: DQNConfig = (
-        AssignerDQN.get_default_config()
-        .environment(ENV_ID, env_config=environment, disable_env_checking=True)
-        .env_runners(
-            num_env_runners=0,
-            num_envs_per_env_runner=learning.environments,
-            env_runner_cls=WholeEpisodeRunner,
-            batch_mode="complete_episodes",
-            rollout_fragment_length=max(1, round(devices)),
-        )
-        # RLlib would scan for NaN 48 times per update. `AssignerTraining.advance` checks that the loss is finite.
-        .framework("torch", torch_skip_nan_gradients=True)
-        .learners(num_learners=0, learner_class=D3QNLearner, learner_connector=lambda *_: EpisodesToBatch())
+        local_config(AssignerDQN, ENV_ID, environment, learning.environments, WholeEpisodeRunner, config.seed)
+        .env_runners(rollout_fragment_length=max(1, round(devices)))
+        .learners(learner_class=D3QNLearner, learner_connector=lambda *_: EpisodesToBatch())
         .training(
             lr=[[0, learning.learning_rate], [learning.learning_rate_steps, learning.final_learning_rate]],
             gamma=learning.gamma,
@@ -324,6 +300,5 @@ def dqn_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -> DQNC
             min_sample_timesteps_per_iteration=min(ITERATION, learning.evaluate_every),
             metrics_num_episodes_for_smoothing=50,
         )
-        .debugging(seed=config.seed)
     )
     return rllib_config

@@ -35,7 +35,7 @@ from hflray.rl.solved_fleets import FleetPool
 from hflray.scheduling import Scheduler, build_scheduler, choose_devices
 from hflray.scheduling.learned import ScoreNetwork, scores_of
 from hflray.seeding import stream
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.files import replacing
 from hflray.support.pairs import Pairs
 
@@ -107,15 +107,22 @@ class AssignerEvaluation:
         Raises:
             DivergedError: a Q-value is not finite.
         """
-        returns, matches, devices, objectives = [], 0, 0, []
-        for solved, assignment in zip(self.pool.fleets, greedy(network, self.pool.fleets), strict=True):
-            fleet_matches = int((assignment == solved.labels).sum())
-            matches, devices = matches + fleet_matches, devices + len(assignment)
-            returns.append(2 * fleet_matches - len(assignment))
-            objectives.append(assignment_objective(solved.problem, assignment))
-        mean = float(np.mean(objectives))
+        objectives, matches = judged(network, self.pool.fleets)
+        mean = float(objectives.mean())
         ratio = {name: mean / float(values.mean()) for name, values in self.references.items()}
-        return AssignerQuality(float(np.mean(returns)), matches / devices, mean, ratio, np.array(objectives))
+        returns = [2 * int(right.sum()) - len(right) for right in matches]
+        return AssignerQuality(float(np.mean(returns)), float(np.concatenate(matches).mean()), mean, ratio, objectives)
+
+
+def judged(network: QNetwork, fleets: Sequence[SolvedFleet]) -> tuple[FloatArray, list[BoolArray]]:
+    """Return the objectives of the greedy policy, (fleets,), J, and which devices get the teacher's edge, (H,) each.
+
+    Raises:
+        DivergedError: a Q-value is not finite.
+    """
+    pairs = list(zip(fleets, greedy(network, fleets), strict=True))
+    objectives = np.array([assignment_objective(fleet.problem, edges) for fleet, edges in pairs])
+    return objectives, [edges == fleet.labels for fleet, edges in pairs]
 
 
 def greedy(network: QNetwork, fleets: Sequence[SolvedFleet]) -> list[IntArray]:

@@ -37,8 +37,9 @@ from hflray.assignment.policy import load_policy, save_policy
 from hflray.assignment.search import transfer_objectives
 from hflray.config import load_config
 from hflray.errors import ConfigError
-from hflray.rl.evaluation import greedy
-from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out, reporting
+from hflray.rl.evaluation import judged
+from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, reporting
+from hflray.rl.portable import flatten, restore
 from hflray.rl.solved_fleets import prepare
 from hflray.support import checkpoint
 from hflray.support.provenance import git_commit
@@ -117,37 +118,19 @@ class CostGradient:
         return float(loss.detach())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next update depends on, as arrays and JSON values."""
-        adam = self.optimizer.state_dict()["state"]
-        return {
-            "updates": self.updates,
-            "rng": self.rng.bit_generator.state,
-            **{f"network/{name}": value for name, value in self.weights().items()},
-            **{f"adam/{i}/{k}": v.numpy().copy() for i, entry in adam.items() for k, v in entry.items()},
-        }
+        """Return all that the next update depends on, for `hflray.rl.portable`."""
+        rng = self.rng.bit_generator.state
+        return {"updates": self.updates, "rng": rng, "network": self.weights(), "adam": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict`; the next update is then the same bit for bit."""
-        self.updates = int(state["updates"])
-        self.rng.bit_generator.state = state["rng"]
-        self.load_weights(state, "network/")
-        optimizer_state = self.optimizer.state_dict()
-        optimizer_state["state"] = {}
-        for key, value in state.items():
-            if key.startswith("adam/"):
-                _, i, k = key.split("/")
-                optimizer_state["state"].setdefault(int(i), {})[k] = torch.from_numpy(value.copy())
-        self.optimizer.load_state_dict(optimizer_state)
+        self.updates, self.rng.bit_generator.state = state["updates"], state["rng"]
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["adam"])
 
-    def weights(self) -> dict[str, NDArray[Any]]:
+    def weights(self) -> dict[str, Tensor]:
         """Return a copy of the network's weights by name."""
-        return {name: value.numpy().copy() for name, value in self.network.state_dict().items()}
-
-    def load_weights(self, arrays: dict[str, Any], prefix: str = "") -> None:
-        """Load the weights of `arrays`, whose names are the network's after `prefix`."""
-        self.network.load_state_dict(
-            {name: torch.from_numpy(arrays[prefix + name].copy()) for name in self.network.state_dict()}
-        )
+        return {name: value.clone() for name, value in self.network.state_dict().items()}
 
 
 def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, float]:
@@ -157,15 +140,13 @@ def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, floa
         The objective against the teacher's, as the ratio of means and the mean and median of the fleets' ratios, and
         the mean share of devices at the teacher's edge (``agreement``).
     """
-    pairs = list(zip(fleets, greedy(network, fleets), strict=True))
-    objectives = np.array([assignment_objective(fleet.problem, edges) for fleet, edges in pairs])
-    teacher_objectives = np.array([fleet.objective for fleet in fleets])
-    agreement = [float((edges == fleet.labels).mean()) for fleet, edges in pairs]
+    objectives, matches = judged(network, fleets)
+    teachers = np.array([fleet.objective for fleet in fleets])
     return {
-        "ratio_of_means": float(objectives.mean() / teacher_objectives.mean()),
-        "mean_ratio": float((objectives / teacher_objectives).mean()),
-        "median_ratio": float(np.median(objectives / teacher_objectives)),
-        "agreement": float(np.mean(agreement)),
+        "ratio_of_means": float(objectives.mean() / teachers.mean()),
+        "mean_ratio": float((objectives / teachers).mean()),
+        "median_ratio": float(np.median(objectives / teachers)),
+        "agreement": float(np.mean([share.mean() for share in matches])),
     }
 
 
@@ -212,10 +193,12 @@ def finetune(
     if resume:
         if state_path is None or not state_path.exists():
             raise ConfigError(f"finetune: there is no state in {folder} to resume; leave --resume out")
-        state = checkpoint.load(state_path)
-        learner.load_state_dict(state)
-        spent_s, before, best = state["spent"], state["unseen_before"], state["best"]
-        best_weights = {key.removeprefix("best/"): value for key, value in state.items() if key.startswith("best/")}
+        saved_state = checkpoint.load(state_path)
+        if "tree" not in saved_state:
+            raise ConfigError(f"finetune: the state in {folder} is of another hflray; leave --resume out")
+        state = restore(saved_state)
+        learner.load_state_dict(state["learner"])
+        spent_s, before, (best, best_weights) = state["spent"], state["before"], state["best"]
     else:
         spent_s, before, best = 0.0, evaluate(network, unseen), evaluate(network, choosing)
         best_weights = learner.weights()
@@ -242,11 +225,10 @@ def finetune(
                 break
         # Save between draws only: the state then determines all that follows.
         if state_path and (done or learner.updates - saved >= AT_ONCE * 25):
-            best_arrays = {f"best/{name}": value for name, value in best_weights.items()}
             spent_s, saved = time.monotonic() - began, learner.updates
-            figures_so_far = {"spent": spent_s, "unseen_before": before, "best": best}
-            checkpoint.save(state_path, learner.state_dict() | best_arrays | figures_so_far)
-    learner.load_weights(best_weights)
+            best_so_far = {"spent": spent_s, "before": before, "best": (best, best_weights)}
+            checkpoint.save(state_path, flatten(best_so_far | {"learner": learner.state_dict()}))
+    network.load_state_dict(best_weights)
     network.eval()
     return {
         "updates": learner.updates, "seconds": round(spent_s), "batch": batch, "seed": seed, "temperature": 1.0,

@@ -287,11 +287,6 @@ def reporting(spec: FleetSpec) -> FleetSpec:
 def network_spec(config: ExperimentConfig) -> NetworkSpec:
     """Return the specification of a configuration's network, whose M is the largest of the configuration's fleets."""
     learning = config.learning
-    return NetworkSpec(
-        architecture=learning.architecture,
-        features=learning.features,
-        num_edges=learning.num_edges[1] if learning.num_edges else config.fleet.num_edges,
-        hidden=learning.hidden,
-        width=learning.width,
-        refinements=learning.refinements,
-    )
+    num_edges = learning.num_edges[1] if learning.num_edges else config.fleet.num_edges
+    same = ("architecture", "features", "hidden", "width", "refinements")
+    return NetworkSpec(num_edges=num_edges, **{name: getattr(learning, name) for name in same})

@@ -2,60 +2,19 @@
 
 RLlib saves its state as pickles, which run code when they are loaded. `hflray.support.checkpoint` saves what `flatten`
 returns as safetensors and JSON instead. Types and bits are preserved, so that a restored run continues bit for bit, and
-a checkpoint from a stranger runs no code. `save_state` and `restore_state` are for both algorithms of hflray.
+a checkpoint from a stranger runs no code.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import torch
-from ray.rllib.core import COMPONENT_ENV_RUNNER
-
-from hflray.errors import ConfigError
-from hflray.support import checkpoint
 
 TREE = "tree"
-STATE = "hflray_state"  # the folder of the state in that of a checkpoint
-
-
-def save_state(algorithm: Any, folder: Path, tree: Any, **beside: Any) -> str:
-    """Write `tree`, the runner's generators, and arrays and JSON values `beside` them; return the folder's name."""
-    state = beside | {"generators": algorithm.env_runner.generators(), "ray": ray.__version__} | flatten(tree)
-    checkpoint.save(folder / STATE, state)
-    return str(folder)
-
-
-def restore_state(algorithm: Any, folder: Path) -> tuple[dict[str, Any], Any]:
-    """Restore the algorithm and its runner from what `save_state` wrote; return the state and its tree.
-
-    Raises:
-        DamagedError: `folder` holds no whole checkpoint.
-        ConfigError: it is one of another version.
-    """
-    state = checkpoint.load(folder / STATE)
-    if (version := state.get("ray")) != ray.__version__:
-        raise ConfigError(
-            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
-            f"only with the version that made it; install ray=={version} to go on, or begin anew"
-        )
-    if TREE not in state:
-        raise ConfigError(
-            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
-            "with that version of hflray, or begin anew"
-        )
-    tree = restore(state)
-    of_rllib = tree.get("rllib", tree)
-    algorithm.set_state(of_rllib)
-    # RLlib has just set the runner's count of steps, on which ε depends, to that of metrics that it restored later.
-    algorithm.env_runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
-    algorithm.env_runner.set_generators(state["generators"])
-    return state, tree
 
 
 def flatten(state: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ counts for the probability of an action, because nothing else of it reaches the 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -32,12 +31,10 @@ from hflray.cost import Workload
 from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import given_fleet
 from hflray.rl.fleets import refuse_other_systems
-from hflray.rl.portable import restore_state, save_state
-from hflray.rl.sampling import SeededRunner
+from hflray.rl.sampling import SeededAlgorithm, SeededRunner, local_config
 from hflray.rl.scheduling_env import ENV_ID
 from hflray.scheduling.context import BEFORE_CLASSES
 from hflray.scheduling.learned import ScoreNetwork, ScoreSpec
-from hflray.support.ray_private import learner_module
 
 TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set
 
@@ -157,32 +154,20 @@ class ScoreRunner(SeededRunner):
         return self.counted([episode.to_numpy() for episode in played])
 
 
-class SchedulerPPO(PPO):  # type: ignore[misc]
-    """RLlib's PPO whose checkpoints hold every random generator, as safetensors and JSON instead of pickles."""
+class SchedulerPPO(SeededAlgorithm, PPO):  # type: ignore[misc]
+    """RLlib's PPO with complete checkpoints."""
 
     @classmethod
     def get_default_config(cls) -> PPOConfig:
         return PPOConfig(algo_class=cls)
 
-    def network(self) -> ScoreNetwork:
-        """Return the network that is being trained."""
-        network: ScoreNetwork = learner_module(self).network
-        return network
+    def whole(self) -> dict[str, Any]:
+        """Return the state with that of NumPy's global generator, by which RLlib shuffles a batch."""
+        return {"rllib": self.get_state(), "numpy": np.random.get_state()}  # noqa: NPY002
 
-    def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
-        """Write the whole state to the folder `path`."""
-        # RLlib shuffles a batch by NumPy's global generator.
-        whole = {"rllib": self.get_state(), "numpy": np.random.get_state()}  # noqa: NPY002
-        return save_state(self, Path(path), whole)
-
-    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """Restore everything that `save_to_path` saved.
-
-        Raises:
-            DamagedError, ConfigError: see `hflray.rl.portable.restore_state`.
-        """
-        _, whole = restore_state(self, Path(path))
-        np.random.set_state(whole["numpy"])  # noqa: NPY002
+    def take(self, state: dict[str, Any], tree: Any) -> None:
+        """Restore NumPy's global generator."""
+        np.random.set_state(tree["numpy"])  # noqa: NPY002
 
 
 def environment(config: ExperimentConfig) -> dict[str, Any]:
@@ -206,7 +191,7 @@ def environment(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def ppo_config(config: ExperimentConfig) -> PPOConfig:
-    """Return RLlib's configuration. Sampling and learning run in this process."""
+    """Return RLlib's configuration; see `local_config`."""
     agent = config.agent
     model_config = {
         "network": ScoreSpec(agent.width).to_dict(),
@@ -215,16 +200,7 @@ def ppo_config(config: ExperimentConfig) -> PPOConfig:
         "seed": config.seed,
     }
     rllib_config: PPOConfig = (
-        SchedulerPPO.get_default_config()
-        .environment(ENV_ID, env_config=environment(config), disable_env_checking=True)
-        .env_runners(
-            num_env_runners=0,
-            num_envs_per_env_runner=agent.environments,
-            env_runner_cls=ScoreRunner,
-            batch_mode="complete_episodes",
-        )
-        .framework("torch", torch_skip_nan_gradients=True)  # the training checks that the loss is finite
-        .learners(num_learners=0)
+        local_config(SchedulerPPO, ENV_ID, environment(config), agent.environments, ScoreRunner, config.seed)
         .training(
             lr=agent.learning_rate,
             gamma=agent.gamma,
@@ -240,6 +216,5 @@ def ppo_config(config: ExperimentConfig) -> PPOConfig:
         )
         .rl_module(rl_module_spec=RLModuleSpec(module_class=ScoreModule, model_config=model_config))
         .reporting(metrics_num_episodes_for_smoothing=100)
-        .debugging(seed=config.seed)
     )
     return rllib_config

@@ -11,24 +11,32 @@ from the system, and its state is a pickle of episodes. RLlib recognises a buffe
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import ray
 import torch
 from numpy.typing import NDArray
+from ray.rllib.core import COMPONENT_ENV_RUNNER
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
 from hflray.assignment.network import padded_batch
+from hflray.errors import ConfigError
+from hflray.rl.portable import TREE, flatten, restore
 from hflray.seeding import stream
+from hflray.support import checkpoint
+from hflray.support.ray_private import learner_module
 
 LENGTHS = "lengths"  # number of devices of each episode, (B,)
 DRAWS = "draws"  # uniform numbers for exploration, (B, T, 2)
 NUMBERS = "numbers"  # number of each episode, (B,); in batches of single transitions only
 EPSILON = "epsilon"  # probability of exploration
 TEACHER = "teacher"  # the teacher's edge of each device, in an episode's extra_model_outputs
+STATE = "hflray_state"  # the folder of the state in that of a checkpoint
 
 
 class SeededRunner(SingleAgentEnvRunner):  # type: ignore[misc]
@@ -68,6 +76,77 @@ class SeededRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=steps)
         self._increase_sampled_metrics(steps, len(episodes))
         return episodes
+
+
+class SeededAlgorithm:
+    """What RLlib's algorithms with a `SeededRunner` have beside: complete checkpoints without pickles."""
+
+    def network(self) -> Any:
+        """Return the network that is being trained."""
+        return learner_module(self).network
+
+    def whole(self: Any) -> Any:
+        """Return the state as a tree: RLlib's, or one that has it under ``rllib``."""
+        return self.get_state()
+
+    def beside(self) -> dict[str, Any]:
+        """Return the arrays and JSON values that are saved beside the tree."""
+        return {}
+
+    def take(self, state: dict[str, Any], tree: Any) -> None:
+        """Restore what is RLlib's state not, from what was saved beside the tree, and from the tree."""
+
+    def save_to_path(self: Any, path: Any = None, **kwargs: Any) -> str:
+        """Write the whole state, with every random generator, to the folder `path`."""
+        state = self.beside() | {"generators": self.env_runner.generators(), "ray": ray.__version__}
+        checkpoint.save(Path(path) / STATE, state | flatten(self.whole()))
+        return str(path)
+
+    def restore_from_path(self: Any, path: Any, **kwargs: Any) -> None:
+        """Restore everything that `save_to_path` saved.
+
+        Raises:
+            DamagedError: `path` holds no whole checkpoint.
+            ConfigError: it is one of another version.
+        """
+        state = checkpoint.load(Path(path) / STATE)
+        if (version := state.get("ray")) != ray.__version__:
+            raise ConfigError(
+                f"checkpoint {path}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
+                f"only with the version that made it; install ray=={version} to go on, or begin anew"
+            )
+        if TREE not in state:
+            raise ConfigError(
+                f"checkpoint {path}: an older hflray wrote it with pickles, which may run code and are not loaded; go "
+                "on with that version of hflray, or begin anew"
+            )
+        tree = restore(state)
+        of_rllib = tree.get("rllib", tree)
+        self.set_state(of_rllib)
+        # RLlib has just set the runner's count of steps, on which ε depends, to that of metrics restored later.
+        self.env_runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
+        self.env_runner.set_generators(state["generators"])
+        self.take(state, tree)
+
+
+def local_config(
+    algorithm: Any, env_id: str, environment: dict[str, Any], environments: int, runner: type, seed: int
+) -> Any:
+    """Return RLlib's configuration of an algorithm that samples whole episodes and learns, both in this process."""
+    return (
+        algorithm.get_default_config()
+        .environment(env_id, env_config=environment, disable_env_checking=True)
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=environments,
+            env_runner_cls=runner,
+            batch_mode="complete_episodes",
+        )
+        # RLlib would scan for NaN 48 times per update. `ResumableTraining.advance` checks that the loss is finite.
+        .framework("torch", torch_skip_nan_gradients=True)
+        .learners(num_learners=0)
+        .debugging(seed=seed)
+    )
 
 
 class WholeEpisodeRunner(SeededRunner):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
     from hflray.scheduling.context import RoundContext
 
 
-OPTIONS = "scheduling.options"  # with which the messages of schedulers' options begin
+def option(default: Any, check: Callable[..., Any], *accepted: Any) -> Any:
+    """Return the field of an option that a check of `hflray.config.options` reads when the scheduler is built.
+
+    Args:
+        default: the default; None stands for a value that the scheduler finds itself.
+        check: called with the setting's name, the value and what is `accepted`; returns the value.
+    """
+    return field(default=default, metadata={"check": check, "accepted": accepted})
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Scheduler(Stateful, ABC):
     """A scheduler chooses H of N devices for each round. A subclass defines `schedule`, and its state if it has any.
 
-    `schedule` receives a `RoundContext`, or its `rng` alone if it names its parameter ``rng``.
+    `schedule` receives a `RoundContext`, or its `rng` alone if it names its parameter ``rng``. Options are further
+    fields (`option`).
 
     Args:
         num_devices: N.
@@ -57,11 +67,17 @@ class Scheduler(Stateful, ABC):
     """Whether `schedule` looks at the context's `record` or at what it remembers of devices (`participation` to
     `edge_of`). For a class that says False, and for one whose `schedule` takes ``rng``, neither is kept or saved."""
 
-    def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
-    ):
-        self.num_devices = whole("num_devices", _plain(num_devices), 1)
-        self.num_scheduled = whole("num_scheduled", _plain(num_scheduled), 1, self.num_devices)
+    num_devices: int
+    num_scheduled: int
+    clusters: Any = None  # as given; a subclass that schedules from them keeps the sorted members of each
+
+    def __post_init__(self) -> None:
+        self.num_devices = whole("num_devices", _plain(self.num_devices), 1)
+        self.num_scheduled = whole("num_scheduled", _plain(self.num_scheduled), 1, self.num_devices)
+        for part in fields(self):
+            value, told = getattr(self, part.name), part.metadata
+            if told and (value is not None or part.default is not None):
+                setattr(self, part.name, told["check"](f"scheduling.options.{part.name}", value, *told["accepted"]))
 
     @abstractmethod
     def schedule(self, context: Any) -> IntArray:
@@ -115,17 +131,16 @@ class QuotaScheduler(Scheduler):
         ConfigError: besides the reasons of `Scheduler`, the clusters are missing.
     """
 
-    def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
-    ):
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled)
-        if clusters is None:
+    offset = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clusters is None:
             raise ConfigError(
                 f"clusters: got None, but {type(self).__name__} schedules from clusters; accepted: one label for each "
-                f"of the {num_devices} devices; give those of hflray.scheduling.cluster_devices"
+                f"of the {self.num_devices} devices; give those of hflray.scheduling.cluster_devices"
             )
-        self.clusters = _as_clusters(clusters, self.num_devices)
-        self.offset = 0
+        self.clusters = _as_clusters(self.clusters, self.num_devices)
 
     def quotas(self) -> IntArray:
         """Return the quotas h_k of the next round, (K,); they add up to H."""

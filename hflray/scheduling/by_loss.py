@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.config.options import between, whole
-from hflray.scheduling.base import OPTIONS, Scheduler, highest, weighted_draw
+from hflray.scheduling.base import Scheduler, highest, option, weighted_draw
 from hflray.scheduling.context import RoundContext
 from hflray.support.arrays import IntArray
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Importance(Scheduler):
     """Draws devices with probabilities that grow with the value of their samples (active federated learning).
 
@@ -33,20 +34,9 @@ class Importance(Scheduler):
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | None = None,
-        dropped: float = 0.75,
-        sharpness: float = 0.01,
-        uniform: float = 0.1,
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.dropped = between(f"{OPTIONS}.dropped", dropped, 0, 1)
-        self.sharpness = between(f"{OPTIONS}.sharpness", sharpness, 0)
-        self.uniform = between(f"{OPTIONS}.uniform", uniform, 0, 1)
+    dropped: float = option(0.75, between, 0, 1)
+    sharpness: float = option(0.01, between, 0)
+    uniform: float = option(0.1, between, 0, 1)
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -63,6 +53,7 @@ class Importance(Scheduler):
         return np.sort(np.concatenate([drawn, rng.choice(undrawn, count - by_value, replace=False)])).astype(np.intp)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PowerOfChoice(Scheduler):
     """Polls d available devices, and schedules the H on whose samples the current global model loses most.
 
@@ -84,18 +75,13 @@ class PowerOfChoice(Scheduler):
     needs: ClassVar[frozenset[str]] = frozenset({"poll"})
     looks_back: ClassVar[bool] = False
 
-    def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | None = None, candidates: int | None = None
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.candidates = 2 * num_scheduled if candidates is None else whole(f"{OPTIONS}.candidates", candidates, 1)
+    candidates: int | None = option(None, whole, 1)
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
         available, rng = np.flatnonzero(context.available), context.rng
-        drawn = np.sort(
-            weighted_draw(context.fleet.samples[available], available, max(self.candidates, self.num_scheduled), rng)
-        )
+        most = max(self.candidates or 2 * self.num_scheduled, self.num_scheduled)
+        drawn = np.sort(weighted_draw(context.fleet.samples[available], available, most, rng))
         if len(drawn) <= self.num_scheduled:
             return drawn
         return np.sort(highest(context.poll_loss(drawn), drawn, self.num_scheduled, rng))

@@ -15,17 +15,18 @@ devices by their samples.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.config.options import between
-from hflray.scheduling.base import OPTIONS, Scheduler, highest
+from hflray.scheduling.base import Scheduler, highest, option
 from hflray.scheduling.context import RoundContext, nominal_iteration
 from hflray.support.arrays import IntArray
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EnergyAware(Scheduler):
     """Schedules devices so that each keeps to an energy budget in the long run.
 
@@ -41,19 +42,12 @@ class EnergyAware(Scheduler):
     looks_back: ClassVar[bool] = False
     state_names = ("queue_j", "budget_j")
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | None = None,
-        budget_j: float | None = None,
-        samples_weight: float = 1.0,
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.budget_j = None if budget_j is None else between(f"{OPTIONS}.budget_j", budget_j, 0)
-        self.samples_weight = between(f"{OPTIONS}.samples_weight", samples_weight, 0)
-        self.queue_j = np.zeros(num_devices)
+    budget_j: float | None = option(None, between, 0)
+    samples_weight: float = option(1.0, between, 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.queue_j = np.zeros(self.num_devices)
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

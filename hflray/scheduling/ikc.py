@@ -7,11 +7,10 @@ mini model as the auxiliary model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, draw
@@ -44,10 +43,8 @@ class IKC(ClusterScheduler):
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
     looks_back: ClassVar[bool] = False
 
-    def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
-    ):
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.fresh = [members.copy() for members in self.clusters]
         self.record = [members[:0] for members in self.clusters]
 

@@ -13,11 +13,10 @@ those that have waited longest. On digits, the default of 2 rounds lowers the ob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling, is_general
 from hflray.assignment.choice import search_choice
@@ -25,13 +24,14 @@ from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import NOWHERE
 from hflray.config.options import one_of, whole
-from hflray.scheduling.base import OPTIONS, QuotaScheduler
+from hflray.scheduling.base import QuotaScheduler, option
 from hflray.scheduling.context import RoundContext, best_edges, nominal_iteration
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 MOST = 1000  # candidates of a search, whose tables grow with their square
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class JointCost(QuotaScheduler):
     """Schedules the devices, and assigns them the edges, of the lowest objective of the round.
 
@@ -49,19 +49,14 @@ class JointCost(QuotaScheduler):
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | Sequence[ArrayLike] | None = None,
-        max_wait: int | None = 2,
-        coupling: Coupling = "per_edge",
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+    max_wait: int | None = 2
+    coupling: str = option("per_edge", one_of, get_args(Coupling))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         whole("scheduling.num_scheduled", self.num_scheduled, 1, MOST)
-        self.max_wait = None if max_wait is None else whole(f"{OPTIONS}.max_wait", max_wait, 0)
-        self.coupling = one_of(f"{OPTIONS}.coupling", coupling, get_args(Coupling))
+        if self.max_wait is not None:
+            whole("scheduling.options.max_wait", self.max_wait, 0)
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

@@ -77,6 +77,7 @@ class ScoreNetwork(nn.Module):
         return scores
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Learned(Scheduler):
     """Schedules the available devices of the highest scores.
 
@@ -92,16 +93,11 @@ class Learned(Scheduler):
 
     needs: ClassVar[frozenset[str]] = frozenset({metrics.ACCURACY})
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | None = None,
-        policy: str | None = None,
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.network, self.card = load_scores(SHIPPED if policy is None else locate(policy, SETTING))
+    policy: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.network, self.card = load_scores(SHIPPED if self.policy is None else locate(self.policy, SETTING))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

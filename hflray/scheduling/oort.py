@@ -19,13 +19,13 @@ it off.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.config.options import between, one_of, whole
-from hflray.scheduling.base import OPTIONS, Scheduler, weighted_draw
+from hflray.scheduling.base import Scheduler, option, weighted_draw
 from hflray.scheduling.context import RoundContext, nominal_iteration
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -51,6 +51,7 @@ class Constants(NamedTuple):
 VARIANTS = {"paper": Constants(0.98, 0.3, 0.1, 0.95, 0.95), "code": Constants(0.95, 0.1, 0.05, 0.98, 0.7)}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Oort(Scheduler):
     """Algorithm 1 of Oort.
 
@@ -74,35 +75,24 @@ class Oort(Scheduler):
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | None = None,
-        variant: str = "paper",
-        exploration: float = 0.9,
-        decay: float | None = None,
-        least_exploration: float = 0.2,
-        penalty: float = 2.0,
-        duration_share: float | None = None,
-        window: int = 20,
-        step: float | None = None,
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.variant = one_of(f"{OPTIONS}.variant", variant, tuple(VARIANTS))
-        self.constants = constants = VARIANTS[variant]
-        self.exploration = between(f"{OPTIONS}.exploration", exploration, 0, 1)
-        self.decay = between(f"{OPTIONS}.decay", constants.decay if decay is None else decay, 0, 1)
-        self.least_exploration = between(f"{OPTIONS}.least_exploration", least_exploration, 0, 1)
-        self.penalty = between(f"{OPTIONS}.penalty", penalty, 0)
-        share = constants.duration_share if duration_share is None else duration_share
-        self.duration_share = between(f"{OPTIONS}.duration_share", share, 0, 1)
-        self.window = whole(f"{OPTIONS}.window", window, 1)
-        self.step = between(f"{OPTIONS}.step", constants.step if step is None else step, 0, 1)
+    variant: str = option("paper", one_of, tuple(VARIANTS))
+    exploration: float = option(0.9, between, 0, 1)
+    decay: float = option(None, between, 0, 1)
+    least_exploration: float = option(0.2, between, 0, 1)
+    penalty: float = option(2.0, between, 0)
+    duration_share: float = option(None, between, 0, 1)
+    window: int = option(20, whole, 1)
+    step: float = option(None, between, 0, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.constants = VARIANTS[self.variant]
+        for name in ("decay", "duration_share", "step"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self.constants, name))
         self.sums: list[float] = []  # the utility of each round's devices, of the last 2 W rounds
         self.exploited: list[int] = []  # the devices of the round before that were not new, in the variant "code"
-        self.state_names = ("sums", "duration_share", *(("exploited",) if variant == "code" else ()))
+        self.state_names = ("sums", "duration_share", *(("exploited",) if self.variant == "code" else ()))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -115,9 +105,7 @@ class Oort(Scheduler):
         num_new = min(len(fresh), max(round(rate * count), count - len(explored)))
         chosen = self._exploit(self.utility(context, explored), explored, count - num_new, rng)
         delay_s, _ = nominal_iteration(context, self.num_scheduled)
-        fresh_chosen = weighted_draw(
-            1.0 / delay_s[fresh], fresh, num_new, rng
-        )  # by speed, because the loss is not known
+        fresh_chosen = weighted_draw(1.0 / delay_s[fresh], fresh, num_new, rng)  # by speed: the loss is not known
         self.exploited = chosen.tolist() if self.variant == "code" else []
         return np.sort(np.concatenate([chosen, fresh_chosen])).astype(np.intp)
 

@@ -19,17 +19,18 @@ device. docs/explanation/schedulers.md says how much of it is the device's own, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hflray.config.options import between, one_of
-from hflray.scheduling.base import OPTIONS, Scheduler, highest
+from hflray.scheduling.base import Scheduler, highest, option
 from hflray.scheduling.context import RoundContext
 from hflray.support.arrays import IntArray
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class UCB(Scheduler):
     """Schedules the devices of the largest mean reward plus ``√(exploration · ln i / times)``; untried ones go first.
 
@@ -48,26 +49,16 @@ class UCB(Scheduler):
 
     looks_back: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        num_devices: int,
-        num_scheduled: int,
-        clusters: ArrayLike | None = None,
-        exploration: float = 2.0,
-        variant: str = "cs_ucb",
-        queue_weight: float = 0.5,
-        fairness: float = 0.5,
-    ) -> None:
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.exploration = between(f"{OPTIONS}.exploration", exploration, 0)
-        self.has_queues = one_of(f"{OPTIONS}.variant", variant, ("cs_ucb", "cs_ucb_q")) == "cs_ucb_q"
-        self.queue_weight = between(f"{OPTIONS}.queue_weight", queue_weight, 0, 1)
-        self.fairness = between(f"{OPTIONS}.fairness", fairness, 0, 1)
-        self.share, self.queue = np.zeros(num_devices), np.zeros(num_devices)  # c_n and Q_n
-        self.times = np.zeros(num_devices, dtype=np.intp)
-        self.total_delay_s = np.zeros(num_devices)
-        self.slowest_s = 0.0
+    exploration: float = option(2.0, between, 0)
+    variant: str = option("cs_ucb", one_of, ("cs_ucb", "cs_ucb_q"))
+    queue_weight: float = option(0.5, between, 0, 1)
+    fairness: float = option(0.5, between, 0, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.has_queues = self.variant == "cs_ucb_q"
+        self.share, self.queue, self.total_delay_s = np.zeros((3, self.num_devices))  # c_n, Q_n and s
+        self.times, self.slowest_s = np.zeros(self.num_devices, dtype=np.intp), 0.0
         self.state_names = ("times", "total_delay_s", "slowest_s", *(("share", "queue") if self.has_queues else ()))
 
     def schedule(self, context: RoundContext) -> IntArray:

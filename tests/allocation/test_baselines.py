@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -26,26 +24,11 @@ def test_bandwidth_is_split_equally_and_cpus_are_at_their_largest_frequency() ->
     assert found.cpu_hz.tolist() == FLEET.max_cpu_hz[DEVICES].tolist()
 
 
-def test_the_optimum_costs_less() -> None:
-    costs = [
-        round_cost(FLEET, WORK, DEVICES, EDGES, allocate_round(FLEET, WORK, DEVICES, EDGES, method=method)).objective
-        for method in ("newton", "fixed_cpu", "equal")
-    ]
-    assert costs == sorted(costs)
-    assert len(set(costs)) == 3
-
-
 def test_one_deadline_of_all_edges_is_refused_in_the_configuration_and_in_a_call() -> None:
     with pytest.raises(ConfigError, match=r"coupling.*joint.*equal"):
         load_config(None, ["allocation.method=equal", "allocation.coupling=joint"])
     with pytest.raises(ConfigError, match=r"allocation\.coupling: 'joint'"):
         allocate_round(FLEET, WORK, DEVICES, EDGES, method="equal", coupling="joint")
-
-
-def test_a_bad_value_is_named() -> None:
-    broken = dataclasses.replace(FLEET, max_cpu_hz=np.array([1e9, 1e9, 0, 1e9, 1e9, 1e9]))
-    with pytest.raises(ConfigError, match=r"max_cpu_hz\[2\]"):
-        allocate_round(broken, WORK, DEVICES, EDGES, method="equal")
 
 
 def general_solver(problem: EdgeProblem, start_hz: np.ndarray) -> float:
@@ -100,8 +83,9 @@ def test_a_round_costs_at_least_as_much_as_the_optimum(coupling: str) -> None:
     fleet = sample_fleet(FleetConfig(num_devices=20, num_edges=3), np.random.default_rng(1))
     work, devices, edges = Workload(4e6), np.arange(20), np.arange(20) % 3
     cost = {}
-    for method in ("newton", "fixed_cpu"):
+    for method in ("newton", "fixed_cpu", *(("equal",) if coupling == "per_edge" else ())):
         allocation = allocate_round(fleet, work, devices, edges, method=method, coupling=coupling)
         cost[method] = round_cost(fleet, work, devices, edges, allocation)
-    assert cost["newton"].objective < cost["fixed_cpu"].objective
+    objectives = [bill.objective for bill in cost.values()]
+    assert objectives == sorted(set(objectives))
     assert cost["fixed_cpu"].compute_energy_j.sum() > cost["newton"].compute_energy_j.sum()

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hflray.allocation import allocate_round, interior
+from hflray.allocation import interior
 from hflray.allocation.exact import EdgeProblems, least_needs, solve, solve_together
 from hflray.allocation.problem import Layout
-from hflray.cost import Workload, hops, round_cost
-from hflray.fleet import FleetConfig, sample_fleet
 from hflray.physics import Access, Compute, Device, Link, Work
 from hflray.physics.access import Fdma, MeasuredAccess, Ofdma, Tdma
 from hflray.physics.computing import Dvfs, MeasuredCompute
@@ -25,6 +23,7 @@ from tests.allocation.instances import ALPHA, BITS, NOISE, random_edge, solve_al
 # Clarabel's tolerances, and those at which it calls an answer inaccurate rather than none.
 SURE = dict.fromkeys(["tol_gap_abs", "tol_gap_rel", "tol_feas"], 1e-10)
 SURE |= dict.fromkeys(["reduced_tol_gap_abs", "reduced_tol_gap_rel", "reduced_tol_feas"], 1e-8)
+COUNTS = [20, pytest.param(200, marks=pytest.mark.slow)]  # edges
 PAIRS = [(a, c) for a in (Fdma(), Tdma(), MeasuredAccess()) for c in (Dvfs(), MeasuredCompute())]
 
 
@@ -172,32 +171,20 @@ def compare_with_cvxpy(access, count, limits):
     return np.array(differences)
 
 
-def assert_agree(differences):
-    """Assert that no objective is above Clarabel's by 1e-6.
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("limits", [False, True])
+@pytest.mark.parametrize("access", [Tdma(), Fdma()])
+def test_the_optimum_is_that_of_cvxpy(access, limits, count):
+    """No objective is above Clarabel's by 1e-6.
 
     One below it, of a feasible allocation, is Clarabel's error. With frequency division the error reaches 4e-5 although
     Clarabel is asked for 1e-10; the paper's kernels agree to 1e-9 with what is tested here.
     """
+    differences = compare_with_cvxpy(access, count, limits)
+    assert len(differences) >= (0.3 if limits else 0.75) * count
     assert differences.max() <= 1e-6
     assert differences.min() >= -1e-4
     assert np.median(np.abs(differences)) <= 1e-7
-
-
-@pytest.mark.parametrize("limits", [False, True])
-@pytest.mark.parametrize("access", [Tdma(), Fdma()])
-def test_the_optimum_is_that_of_cvxpy(access, limits):
-    differences = compare_with_cvxpy(access, 20, limits)
-    assert len(differences) >= (6 if limits else 15)
-    assert_agree(differences)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limits", [False, True])
-@pytest.mark.parametrize("access", [Tdma(), Fdma()])
-def test_the_optimum_is_that_of_cvxpy_at_200_edges(access, limits):
-    differences = compare_with_cvxpy(access, 200, limits)
-    assert len(differences) >= (60 if limits else 180)
-    assert_agree(differences)
 
 
 def test_hard_edges_agree_with_the_kernels():
@@ -220,48 +207,6 @@ def test_hard_edges_agree_with_the_kernels():
     expected, _ = solve_all(problems)
     objective = expected.feasible.energy_j + weight * expected.feasible.delay_s
     np.testing.assert_allclose(solved.objective, objective, rtol=1e-8)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_round_agrees_with_the_kernels_in_both_couplings(seed):
-    rng = np.random.default_rng(seed)
-    fleet = sample_fleet(FleetConfig(), rng)
-    work = Workload(model_bits=BITS, delay_weight=float(10 ** rng.uniform(-2, 2)))
-    devices, at = rng.permutation(100)[:40], np.sort(rng.integers(0, 4, 40))  # the last edge stays empty
-    zero, free = np.zeros(40), np.full(40, np.inf)
-    link = Link(
-        fleet.gain_of(devices, at),
-        fleet.power_w[devices],
-        fleet.edge_bandwidth_hz[at],
-        fleet.noise_w_per_hz,
-        zero,
-        zero,
-    )
-    device = Device(
-        fleet.cycles_per_sample[devices], fleet.max_cpu_hz[devices], zero + fleet.capacitance, zero, zero, zero, zero
-    )
-    passes = work.local_iterations * fleet.samples[devices].astype(float)
-    edges = EdgeProblems(
-        Fdma(), Dvfs(), link, device, Work(passes, zero, zero), at, 5, work.device_bits, np.full(5, work.delay_weight),
-        zero, free, free,
-    )  # fmt: skip
-    expected = allocate_round(fleet, work, devices, at)
-    solved = solve(edges)
-    check(edges, solved)
-    assert solved.deadline_s[4] == solved.energy_j[4] == solved.objective[4] == 0
-    np.testing.assert_allclose(solved.deadline_s, expected.deadline_s, rtol=1e-6)
-    np.testing.assert_allclose(solved.share * link.bandwidth_hz, expected.bandwidth_hz, rtol=1e-3)
-    np.testing.assert_allclose(
-        solved.share_price[:4], expected.bandwidth_price[:4] * fleet.edge_bandwidth_hz[:4], rtol=1e-3
-    )
-    together = solve_together(edges, work.edge_iterations, hops(fleet, work)[0], work.delay_weight)
-    for answer, coupling in ((solved, "per_edge"), (together, "joint")):
-        best = allocate_round(fleet, work, devices, at, coupling=coupling)
-        mine = replace(best, bandwidth_hz=answer.share * link.bandwidth_hz, cpu_hz=answer.setting)
-        costs = [round_cost(fleet, work, devices, at, allocation) for allocation in (mine, best)]
-        if coupling == "joint":
-            assert costs[0].objective == pytest.approx(costs[1].objective, rel=1e-8)
-        assert costs[0].energy_j == pytest.approx(costs[1].energy_j, rel=1e-5)
 
 
 def by_trying(edges, blocks):
@@ -288,7 +233,8 @@ def by_trying(edges, blocks):
     return (joules.sum(axis=1) + heat + edges.weight[0] * high).min()
 
 
-def compare_with_every_choice(count):
+@pytest.mark.parametrize("count", COUNTS)
+def test_blocks_are_the_best_of_all_choices(count):
     rng = np.random.default_rng(5)
     for i in range(count):
         edges = problem(rng, [5], Ofdma(12), Dvfs(), 10 ** rng.uniform(-4, 4), hard=i % 2 == 1)
@@ -296,15 +242,6 @@ def compare_with_every_choice(count):
         check(edges, solved)
         np.testing.assert_allclose(solved.share * 12, np.round(solved.share * 12), atol=1e-9)
         assert solved.objective[0] == pytest.approx(by_trying(edges, 12), rel=1e-6)
-
-
-def test_blocks_are_the_best_of_all_choices():
-    compare_with_every_choice(20)
-
-
-@pytest.mark.slow
-def test_blocks_are_the_best_of_all_choices_at_200_edges():
-    compare_with_every_choice(200)
 
 
 def test_blocks_keep_limits_and_a_common_deadline():

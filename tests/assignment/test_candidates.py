@@ -12,15 +12,12 @@ from hflray.allocation import allocate_round
 from hflray.assignment import local_search
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
 from hflray.assignment.transfers import (
-    Joining,
     added_cost,
     blank_place,
     joining,
     least_added_cost,
-    own_cost,
     place_objective,
     settle_all,
-    value_of,
 )
 from hflray.cost import round_cost
 from hflray.errors import ConfigError
@@ -44,34 +41,6 @@ def edges_of(problem, place):
     return problem.edge[np.arange(len(place.slot)), place.slot]
 
 
-@pytest.mark.parametrize(
-    "weight", [pytest.param(1e-2, marks=pytest.mark.slow), 1.0, pytest.param(1e2, marks=pytest.mark.slow)]
-)
-def test_estimates_are_right_to_first_order(weight):
-    work = dataclasses.replace(WORK, delay_weight=weight, cloud_hop=False, edge_iterations=1)
-    fleet, devices = random_round(0, 800, 8, 800)
-    problem, place = solved_place(fleet, work, devices)
-    falls, rises = [], []
-    for h in range(0, 800, 40):
-        m = edges_of(problem, place)[h]
-        saving = own_cost(problem, place, h)
-        for j in range(4):
-            k = problem.edge[h, j]
-            if k == m:
-                continue
-            edges = edges_of(problem, place).copy()
-            edges[h] = k
-            cost = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges))
-            after = cost.edge_energy_j + weight * cost.edge_delay_s
-            falls.append((value_of(problem, place, m) - after[m]) / saving)
-            least = added_cost(problem, place, h, j, np.inf)[0]
-            rises.append((after[k] - value_of(problem, place, k)) / least)
-    # With about 100 devices per edge, the second order and large changes of a deadline explain the differences.
-    for ratios in (falls, rises):
-        assert 0.95 < np.median(ratios) < 1.05
-        assert np.mean(np.abs(np.array(ratios) - 1.0) < 0.1) > 0.5
-
-
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
 @pytest.mark.parametrize("power_w", [(1e-4, 1e-3), (0.1, 0.3), (100.0, 300.0)])
 def test_the_cheap_bound_is_just_below_the_first_estimate(weight, power_w):
@@ -84,20 +53,12 @@ def test_the_cheap_bound_is_just_below_the_first_estimate(weight, power_w):
         guest = joining(problem, place, h)
         for j in range(4):
             k = problem.edge[h, j]
-            if place.lists.size[k] == 0:  # an empty edge has no prices
+            if place.size[k] == 0:  # an empty edge has no prices
                 continue
             first = added_cost(problem, place, h, j, -np.inf)[0]
             bound = least_added_cost(guest, problem.snr[h, j], place.price[k], place.deadline[k])
             paid = first + guest.pi * np.exp(place.deadline[k])  # without the part that the deadline gives back
             assert first - 6e-4 * paid <= bound <= first
-
-
-@pytest.mark.parametrize("q, least", [(0.0, 1.0), (1e-12, 1.0), (1e32, 1402014312230193.5)])
-def test_outside_its_table_the_cheap_bound_has_the_value_at_its_end(q, least):
-    """g(0) = 1. A minimisation by SciPy over ln u gives g(e^72) = 1,402,014,312,230,193.5."""
-    guest = Joining(pi=0.0, upload=1.0, work=0.0)
-    with np.errstate(divide="ignore"):
-        assert least_added_cost(guest, 1.0, float(np.log(q)), 0.0) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
@@ -115,12 +76,8 @@ def test_moves_have_their_exact_cost_and_never_raise_the_objective(weight):
         assert value == pytest.approx(objective(fleet, devices, edges_of(problem, place), work), rel=1e-6)
         before = value
         for m in range(fleet.num_edges):  # the lists agree with the slots
-            members, h = [], place.lists.head[m]
-            while h >= 0:
-                members.append(int(h))
-                h = place.lists.after[h]
+            members = place.members[m, : place.size[m]]
             assert sorted(members) == np.flatnonzero(edges_of(problem, place) == m).tolist()
-            assert place.lists.size[m] == len(members)
 
 
 def test_the_result_is_close_to_the_search_over_all_edges():

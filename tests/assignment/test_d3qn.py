@@ -66,10 +66,10 @@ def test_the_edges_of_each_shipped_policy_are_torchs_to_the_last_one(name):
     any_number = assigner.fixed_edges is None
     sizes = [(50, 5), (10, 5), (100, 5), *([(30, 3), (20, 10), (1, 2), (120, 12)] if any_number else [])]
     for scheduled, edges in sizes:
-        for seed in range(20):
+        for seed in range(6):
             fleet, devices = random_round(3000 + seed, scheduled, edges)
             values = feature_rows(assigner.spec.features, fleet, WORK, devices)
-            with torch.no_grad():
+            with torch.no_grad(), d3qn.one_thread():
                 expected = network(torch.from_numpy(values)[None])[0].argmax(-1).numpy()
             edges_of = assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
             np.testing.assert_array_equal(edges_of, expected)
@@ -77,12 +77,6 @@ def test_the_edges_of_each_shipped_policy_are_torchs_to_the_last_one(name):
             answered += assigner._fast is not None and assigner._fast.edges(values) is not None
     if any_number and compiler():
         assert answered > 0.7 * count
-
-
-def test_all_assigners_of_one_policy_share_a_pass():
-    one, other, third = (build_assigner("d3qn", policy=name) for name in ("any_deployment", None, "paper_db"))
-    assert one._fast is other._fast
-    assert one._fast is None or one._fast is not third._fast
 
 
 @pytest.mark.parametrize(
@@ -121,16 +115,6 @@ def test_the_polish_keeps_its_budget(monkeypatch, polish_ms):
     largest = 2 * 60 * 3 + SHORTLIST + d3qn.AT_ONCE  # the excess of one step; there are 1,770 exchanges
     assert polish_ms * 1000 <= clock.moves < polish_ms * 1000 + largest
     assert "exchange" in clock.answers
-
-
-def test_a_polish_that_has_time_ends_in_the_optimum(monkeypatch):
-    fleet, devices = random_round(3, scheduled=60, edges=3)
-    optimum = assign("d3qn", fleet, devices, polish_ms="optimum")
-    clock = MoveClock(monkeypatch)
-    monkeypatch.setattr(d3qn, "time", clock)
-    edges = assign("d3qn", fleet, devices, polish_ms=8.0)
-    assert clock.moves < 8000
-    np.testing.assert_array_equal(edges, optimum)
 
 
 def test_the_shipped_policy_is_small_and_documented_and_needs_no_ray():

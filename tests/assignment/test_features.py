@@ -8,7 +8,7 @@ from math import log, log2
 import numpy as np
 import pytest
 
-from hflray.assignment.features import PAPERS, WIDTHS, db_rows, feature_rows, pad_edges, paper_rows
+from hflray.assignment.features import WIDTHS, db_rows, feature_rows, pad_edges, paper_rows
 from hflray.assignment.objective import Hop, RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
@@ -40,50 +40,6 @@ def test_paper_features_in_db_scale_the_logarithms_of_the_gains_alone():
     np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(rows[:, 2:], paper_rows("paper", gain, u, samples, power)[:, 2:])
     assert paper_rows("paper", gain, u, samples, power)[1, 0] < 0.01  # linearly, -100 dB is beside -120 dB
-
-
-@pytest.mark.parametrize("kind", PAPERS)
-def test_paper_features_of_a_fleet_span_zero_to_one(kind):
-    fleet, devices = random_round()
-    rows = feature_rows(kind, fleet, WORK, devices)
-    assert rows.shape == (20, WIDTHS[kind].row(5)) == (20, 8)
-    np.testing.assert_array_equal(rows.min(axis=0), 0.0)
-    np.testing.assert_array_equal(rows.max(axis=0), 1.0)
-    np.testing.assert_array_equal(rows[:, 5].argmax(), fleet.cycles_per_sample[devices].argmax())
-
-
-def test_db_features_mean_the_same_in_every_fleet():
-    fleet, devices = random_round()
-    rows = feature_rows("db", fleet, WORK, devices)
-    link, device = WIDTHS["db"]
-    assert rows.shape == (20, 5 * link + device)
-    links = rows[:, : 5 * link].reshape(20, 5, link)
-    np.testing.assert_array_equal(links[..., 0], 1.0)
-    # A gain of 10 dB more on every link adds a half to the gain feature and nothing to the relative one.
-    louder = dataclasses.replace(fleet, gain=fleet.gain * 10.0)
-    moved = feature_rows("db", louder, WORK, devices)[:, : 5 * link].reshape(20, 5, link)
-    np.testing.assert_allclose(moved[..., 1] - links[..., 1], 0.5, atol=1e-5)
-    np.testing.assert_allclose(moved[..., 2], links[..., 2], atol=1e-5)
-    assert (moved[..., 5] < links[..., 5]).all()  # uploads are shorter
-    # The db features contain the bandwidth, and the paper's do not.
-    wider = dataclasses.replace(fleet, edge_bandwidth_hz=fleet.edge_bandwidth_hz * 2)
-    assert (feature_rows("db", wider, WORK, devices) != rows).any()
-    np.testing.assert_array_equal(
-        feature_rows("paper", wider, WORK, devices), feature_rows("paper", fleet, WORK, devices)
-    )
-
-
-def test_the_order_of_devices_and_edges_is_the_callers():
-    fleet, devices = random_round()
-    rows = feature_rows("db", fleet, WORK, devices)
-    np.testing.assert_array_equal(feature_rows("db", fleet, WORK, devices[::-1]), rows[::-1])
-    permuted = dataclasses.replace(
-        fleet, gain=np.asarray(fleet.gain)[:, ::-1], edge_bandwidth_hz=fleet.edge_bandwidth_hz[::-1],
-        cloud_gain=fleet.cloud_gain[::-1], distance_m=np.asarray(fleet.distance_m)[:, ::-1],
-    )  # fmt: skip
-    link = WIDTHS["db"].link
-    links = feature_rows("db", permuted, WORK, devices)[:, : 5 * link].reshape(20, 5, link)[:, ::-1]
-    np.testing.assert_allclose(links.reshape(20, -1), rows[:, : 5 * link], atol=1e-6)
 
 
 def test_padding_adds_zeros_between_links_and_device():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hflray import FleetConfig, Workload, allocate_round, build_assigner, round_cost, sample_fleet
-from hflray.assignment.general_search import NOBODY, GeneralSearch
+from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.hfel import HFEL
 from hflray.assignment.local_search import LocalSearch
-from hflray.assignment.state import NOWHERE
+from hflray.assignment.state import NOBODY, NOWHERE
 from hflray.config.decisions import LimitsConfig
 from hflray.physics.access import Ofdma, Tdma
 from hflray.physics.download import Broadcast, Unicast

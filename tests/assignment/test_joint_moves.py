@@ -9,14 +9,13 @@ from hflray.allocation import allocate_round
 from hflray.assignment.joint_search import (
     fill_transfers,
     optimum_of,
-    rank_exchanges,
     rank_transfers,
     solve_exchanges,
     value_of_move,
 )
 from hflray.assignment.objective import round_problem
-from hflray.assignment.prices import begin_joint, try_move
-from hflray.assignment.state import PAID, PRICED, WEIGHT, blank_state
+from hflray.assignment.prices import begin_joint
+from hflray.assignment.state import PRICED, blank_state
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 
@@ -116,52 +115,3 @@ def test_ranked_moves_include_all_that_help_with_the_best_first():
     edge_1 = np.zeros((12, 4), dtype=bool)
     edge_1[:, 1] = True
     assert set(rank_transfers(problem, state, optimum, edge_1, False, value)[:, 2].tolist()) == {1}
-
-
-def test_the_shortlist_of_exchanges_holds_the_best():
-    problem, state, value, exact = setting(2)
-    optimum = optimum_of(problem, state, value)
-    fill_transfers(problem, state, optimum, np.ones((12, 4), dtype=bool), False)
-    pairs = rank_exchanges(problem, state, optimum, 10)
-    assert pairs.shape == (10, 2)
-    costs = {}
-    for a in range(12):
-        for b in range(a + 1, 12):
-            if state.assignment[a] != state.assignment[b]:
-                moved = state.assignment.copy()
-                moved[[a, b]] = moved[[b, a]]
-                costs[a, b] = exact(moved)
-    best = min(costs, key=lambda pair: costs[pair])
-    assert best in {tuple(pair) for pair in pairs.tolist()}
-    confirmed = solve_exchanges(problem, state, optimum, pairs, False, value)
-    assert tuple(confirmed[0, :2].tolist()) == best
-
-
-def test_entries_at_other_prices_serve_estimates_but_not_bounds():
-    all_links = np.ones((12, 4), dtype=bool)
-    errors = {False: [], True: []}
-    for seed in range(6):
-        problem, state, value, exact = setting(seed)
-        trial = blank_state(problem, 0, False)
-        for _ in range(3):  # the prices of later moves differ from those of old entries
-            optimum = optimum_of(problem, state, value)
-            (h, _, k), *_ = rank_transfers(problem, state, optimum, all_links, False, np.inf).tolist()
-            value = min(value, try_move(problem, state, trial, h, h, k, value))
-        optimum = optimum_of(problem, state, value)
-        fill_transfers(problem, state, optimum, all_links, False)
-        for all_new in (False, True):
-            if all_new:
-                fill_transfers(problem, state, optimum, all_links, True)
-            for device, k, moved in transfers(state, 4):
-                m = int(state.assignment[device])
-                if state.solved.size[m] == 1 or state.solved.size[k] == 0:
-                    continue
-                here, there = state.tables.without[device], state.tables.extra[device, k]
-                estimate, bound = value_of_move(problem, state, optimum, m, k, here, there)
-                new = here[PAID] == state.solved.edge[WEIGHT, m] and there[PAID] == state.solved.edge[WEIGHT, k]
-                assert new or not all_new
-                assert (bound > -np.inf) == new
-                errors[bool(new)].append(abs(estimate / exact(moved) - 1))
-    assert len(errors[False]) > 20
-    assert np.median(errors[False]) < 0.03
-    assert np.median(errors[True]) < 0.01

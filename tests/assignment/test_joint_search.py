@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hflray.assignment import build_assigner, joint_search, local_search
+from hflray.assignment import build_assigner, local_search
 from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.objective import round_problem
 from hflray.cost import Workload
@@ -40,18 +40,6 @@ def test_small_instances_come_close_to_the_best_of_all_assignments(num_edges, ho
     assert np.mean(gain) <= 1.0
 
 
-@pytest.mark.parametrize("sizes", [(40, 4, 16), (20, 8, 6)])
-def test_the_search_ends_at_a_local_optimum(sizes):
-    for seed in range(3):
-        fleet, devices = random_round(seed, *sizes)
-        for start in ("best_gain", "random"):
-            result = assign("local_search", fleet, devices, seed, coupling="joint", start=start)
-            value = joint_objective(fleet, devices, result)
-            assert value <= min(joint_objective(fleet, devices, moved) for _, moved in neighbours(result, sizes[1])) * (
-                1 + 3e-6
-            )
-
-
 def test_the_joint_search_beats_a_per_edge_search_with_joint_allocation():
     ratios = []
     for seed in range(8):
@@ -64,26 +52,15 @@ def test_the_joint_search_beats_a_per_edge_search_with_joint_allocation():
     assert np.mean(ratios) < 0.995
 
 
-def test_every_step_lowers_the_objective_and_the_result_is_the_objective(monkeypatch):
+def test_the_result_is_the_objective_and_a_second_search_changes_nothing():
     fleet, devices = random_round(4, scheduled=25)
     problem, _ = round_problem(fleet, WORK, devices)
     search = JointSearch(problem, True)
-    steps = [joint_objective(fleet, devices, fleet.strongest_edges(devices)[:, 0])]
-    original = joint_search.make_first
-
-    def recorded(*arguments):
-        result = original(*arguments)
-        if result < np.inf:
-            steps.append(joint_objective(fleet, devices, search.assignment))
-            assert result == pytest.approx(steps[-1], rel=1e-9)
-        return result
-
-    monkeypatch.setattr(joint_search, "make_first", recorded)
-    value = search.run(fleet.strongest_edges(devices)[:, 0])
-    assert len(steps) > 5
-    assert all(after < before * (1 - 0.9e-6) for before, after in itertools.pairwise(steps))
-    assert value == pytest.approx(steps[-1], rel=1e-9)
+    start = fleet.strongest_edges(devices)[:, 0]
+    value = search.run(start)
+    assert value < joint_objective(fleet, devices, start)
     final = search.assignment.copy()
+    assert value == pytest.approx(joint_objective(fleet, devices, final), rel=1e-9)
     assert search.run(final) == pytest.approx(value, rel=1e-9)
     np.testing.assert_array_equal(search.assignment, final)
 

@@ -7,26 +7,26 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment import local_search
 from hflray.assignment import search as searches
 from hflray.assignment.bounds import brute_force
-from hflray.assignment.objective import all_costs, round_problem, totals_of
-from hflray.assignment.search import AT_ONCE, SHORTLIST, best_exchange, best_move, swap_value
+from hflray.assignment.objective import round_problem
+from hflray.assignment.search import AT_ONCE, SHORTLIST, best_exchange, best_move
 from hflray.assignment.state import ALONE, STAMP, blank_state, make_move, restart
 from tests.assignment.rounds import WORK, assign, neighbours, objective, random_round
 
 
-@pytest.mark.parametrize("hop", [True, False])
-@pytest.mark.parametrize("start", ["best_gain", "geographic", "random"])
-def test_no_single_move_is_better(start, hop):
+@pytest.mark.parametrize("coupling", ["per_edge", "joint"])
+@pytest.mark.parametrize("start, hop", [("best_gain", True), ("geographic", False), ("random", True)])
+@pytest.mark.parametrize("sizes", [(100, 4, 16), (20, 8, 6)])
+def test_no_single_move_is_better(sizes, start, hop, coupling):
     work = dataclasses.replace(WORK, cloud_hop=hop)
-    for seed in range(3):
-        fleet, devices = random_round(seed, scheduled=16, num_edges=4)
-        result = assign("local_search", fleet, devices, seed, work, start=start)
-        value = objective(fleet, devices, result, work)
-        for _, moved in neighbours(result, 4):
-            assert objective(fleet, devices, moved, work) >= value * (1 - 3e-6)
+    for seed in range(2):
+        fleet, devices = random_round(seed, *sizes)
+        result = assign("local_search", fleet, devices, seed, work, start=start, coupling=coupling)
+        value = objective(fleet, devices, result, work, coupling)
+        for _, moved in neighbours(result, sizes[1]):
+            assert objective(fleet, devices, moved, work, coupling) >= value * (1 - 3e-6)
 
 
 def test_the_tables_hold_the_costs_of_moves_even_after_many_moves():
@@ -43,21 +43,6 @@ def test_the_tables_hold_the_costs_of_moves_even_after_many_moves():
         value, _, _, _ = best_exchange(problem, state, 8, -np.inf, 10**9)  # -inf: all are solved
         assert value == pytest.approx(min(v for (a, b, _), v in values.items() if a != b), rel=1e-5)
         assert make_move(problem, state, *move) == pytest.approx(values[tuple(move)], rel=1e-8)
-
-
-def test_an_exchange_is_priced_as_the_whole_objective_also_of_the_mean():
-    for seed in range(6):
-        fleet, devices = random_round(seed, 5, 3, 5)
-        work = dataclasses.replace(WORK, minimise="mean_edge", delay_weight=10.0 ** (seed % 3 - 1))
-        problem, _ = round_problem(fleet, work, devices)
-        start = np.array([0, 0, 1, 1, 1])  # edge 2 is empty
-        state = blank_state(problem, ALONE, True)
-        restart(problem, state, start)
-        totals = totals_of(state.energy, state.delay, state.solved.size)
-        for (a, b, _), moved in neighbours(start, 3):
-            if a != b:
-                value = swap_value(problem, state, a, b, totals, scratch_with_list(8))
-                assert value == pytest.approx(all_costs(problem, moved, *np.empty((2, 3))), rel=1e-6)
 
 
 def test_small_instances_come_close_to_brute_force():
@@ -136,18 +121,3 @@ def test_the_search_keeps_its_budget_and_never_worsens_the_start(monkeypatch, bu
     assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + largest
     gain = fleet.gain[devices].argmax(axis=1)
     assert objective(fleet, devices, result) <= objective(fleet, devices, gain) * (1 + 1e-9)
-
-
-def test_a_larger_budget_is_no_worse_and_continues_after_a_local_optimum(monkeypatch):
-    fleet, devices = random_round(2, scheduled=30)
-    values, exchanges = [], []
-    for budget_ms in (1, 10, 100):
-        with monkeypatch.context() as patch:
-            clock = MoveClock(patch)
-            result = assign("local_search", fleet, devices, budget_ms=budget_ms)
-        assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + 2 * 150 + 30 * 29 // 2
-        values.append(objective(fleet, devices, result))
-        exchanges.append(clock.answers.count("exchange"))
-    assert values[0] >= values[1] >= values[2]
-    assert values[2] < values[0]
-    assert exchanges[2] > exchanges[1]

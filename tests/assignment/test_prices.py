@@ -69,44 +69,6 @@ def test_any_prices_give_a_lower_and_an_upper_bound():
         assert objective_bounds(problem, state)[0] == -np.inf  # prices above λ in total give no bound
 
 
-@pytest.mark.parametrize("sizes", SIZES[:4])
-def test_moves_are_accepted_as_by_the_exact_solver(sizes):
-    accepted = refused = 0
-    _, num_edges, count = sizes
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        fleet, devices = random_round(seed, *sizes)
-        work = Workload(model_bits=BITS, cloud_hop=bool(seed % 2), delay_weight=(1.0, 300.0, 0.01, 1.0)[seed])
-        problem, _ = round_problem(fleet, work, devices)
-        state, trial = blank_states(problem)
-        best = begin_joint(problem, state, rng.integers(num_edges, size=count))
-        for i in range(40):
-            a, b, exchange = int(rng.integers(count)), int(rng.integers(count if i % 2 else num_edges)), bool(i % 2)
-            before = state.assignment.copy()
-            if (before[b] if exchange else b) == before[a]:
-                continue
-            after = before.copy()
-            after[a] = before[b] if exchange else b
-            if exchange:
-                after[b] = before[a]
-            result, exact = (
-                try_move(problem, state, trial, a, b if exchange else a, int(after[a]), best),
-                joint_objective(fleet, devices, after, work),
-            )
-            if result < np.inf:
-                accepted += 1
-                assert result < best
-                assert result == pytest.approx(exact, rel=1e-9)
-                np.testing.assert_array_equal(state.assignment, after)
-                best = result
-            else:
-                refused += 1
-                assert exact > best * (1 - 1e-9)
-                np.testing.assert_array_equal(state.assignment, before)
-    assert accepted > 10
-    assert refused > 10
-
-
 def test_the_hop_of_an_empty_edge_can_be_the_deadline():
     fleet, devices = random_round(0, 20, 3, 9)
     fleet = dataclasses.replace(fleet, cloud_gain=fleet.cloud_gain * np.array([1.0, 1.0, 1e-7]))

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of fine-tuning."""
+"""Fixtures that the tests of hflray.rl share."""
 
 from __future__ import annotations
 

@@ -13,20 +13,18 @@ import numpy as np
 import pytest
 import ray
 import torch
-from ray.rllib.algorithms.dqn.dqn_learner import QF_NEXT_PREDS, QF_PREDS, QF_TARGET_NEXT_PREDS
 from ray.rllib.core.columns import Columns
 
 from hflray import ConfigError
-from hflray.assignment.network import NetworkSpec, padded_batch
+from hflray.assignment.network import NetworkSpec
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.dqn import AssignerDQN, D3QNModule, EpisodesToBatch, dqn_config, shifted
-from hflray.rl.fleets import FleetSpec, SolvedFleet
-from hflray.rl.portable import STATE
+from hflray.rl.dqn import AssignerDQN, D3QNModule, EpisodesToBatch, dqn_config
+from hflray.rl.fleets import FleetSpec
 from hflray.rl.sampling import (
     DRAWS,
     EPSILON,
     LENGTHS,
-    NUMBERS,
+    STATE,
     TEACHER,
     DrawnTransitions,
     batch_of,
@@ -35,7 +33,7 @@ from hflray.rl.sampling import (
 from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.rl.small import identity_pool, small
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("ray_session", "one_thread")
 
 
 def build(config: ExperimentConfig, pool: FleetPool | None = None) -> AssignerDQN:
@@ -129,15 +127,6 @@ def test_update_every_counts_environment_steps(tmp_path) -> None:
     algorithm.stop()
 
 
-@pytest.mark.parametrize("clip", ["0.001", "null"])
-def test_the_gradient_is_clipped_only_if_configured(tmp_path, clip) -> None:
-    algorithm = build(small(tmp_path, f"learning.grad_clip={clip}", "learning.td=100"))
-    algorithm.train()
-    norm = torch.sqrt(sum((p.grad**2).sum() for p in learner(algorithm).module["default_policy"].network.parameters()))
-    assert (float(norm) <= 0.00101) == (clip != "null")
-    algorithm.stop()
-
-
 def weights(algorithm: AssignerDQN) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in algorithm.network().state_dict().items()}
 
@@ -153,15 +142,6 @@ def test_the_target_network_and_the_learning_rate_follow_their_schedules(tmp_pat
     assert rates[0] > rates[1] > rates[-1] == pytest.approx(1e-4)
     changed = [not torch.equal(a, b) for a, b in itertools.pairwise(targets)]
     assert changed == [False, True, False]  # after 320, 640, 960 and 1,280 steps
-    algorithm.stop()
-
-
-def test_the_fleets_differ_from_sample_to_sample(tmp_path) -> None:
-    # RLlib's own runner would seed the environments at every sample of complete episodes.
-    algorithm = build(small(tmp_path))
-    observations = [e.observations.data.tobytes() for _ in range(6) for e in algorithm.env_runner.sample()]
-    assert len(observations) == 24
-    assert len(set(observations)) > 20
     algorithm.stop()
 
 
@@ -250,18 +230,7 @@ def identity(tmp_path, seconds: float, *overrides: str, enough: float = 0.999) -
 def test_each_device_goes_to_its_only_strong_edge(tmp_path) -> None:
     small_network = ("learning.hidden=16", "scheduling.num_scheduled=10", "fleet.num_edges=3")
     quick = ("learning.epsilon_steps=4000", "learning.learning_rate=5e-3", "learning.evaluate_every=1000")
-    assert identity(tmp_path, 40.0, *small_network, *quick) >= 0.995
-
-
-def greedy(algorithm: AssignerDQN, fleets: list[SolvedFleet], features: str, alone: bool = False) -> list[np.ndarray]:
-    """Return the policy's edges for each fleet; with `alone`, as if each device were the only one of its fleet."""
-    assignments = []
-    for fleet in fleets:
-        rows = fleet.rows(features)
-        with torch.no_grad():
-            q = algorithm.network()(*padded_batch([row[None] for row in rows] if alone else [rows]))
-        assignments.append(q.argmax(-1).numpy().reshape(-1))
-    return assignments
+    assert identity(tmp_path, 40.0, *small_network, *quick, enough=0.9) >= 0.9  # a third by chance
 
 
 LITERAL = (
@@ -331,88 +300,12 @@ def test_epsilon_is_the_probability_of_exploration() -> None:
     assert not torch.equal(half, greedy)
 
 
-def test_next_q_values_are_those_of_the_same_pass_shifted() -> None:
-    agent = agent_module()
-    agent.make_target_networks()
-    _, columns = batch_of_fleets()
-    with torch.no_grad():
-        for parameter in agent.network.parameters():
-            parameter.add_(0.1)  # so that the target network differs
-    out = agent.forward_train(columns)
-    q = out[QF_PREDS]
-    assert q.requires_grad
-    assert torch.equal(out[QF_NEXT_PREDS][:, :-1], q[:, 1:].detach())
-    assert not out[QF_NEXT_PREDS][:, -1].any()
-    target = agent.forward_target(columns)[QF_PREDS]
-    assert torch.equal(out[QF_TARGET_NEXT_PREDS], shifted(target))
-    assert not torch.equal(target, q)
-    # A fresh target network equals the network.
-    fresh = agent_module()
-    fresh.make_target_networks()
-    assert torch.equal(fresh.forward_target(columns)[QF_PREDS], fresh.compute_q_values(columns)[QF_PREDS])
-
-
-def test_an_episode_has_the_same_q_values_alone_and_in_a_batch() -> None:
-    agent = agent_module()
-    solved, columns = batch_of_fleets()
-    together = agent.compute_q_values(columns)[QF_PREDS]
-    for index, fleet in enumerate(solved):
-        alone = agent.compute_q_values(batch_of([fleet.rows("db", 4)]))[QF_PREDS]
-        n = int(columns[LENGTHS][index])
-        torch.testing.assert_close(together[index : index + 1, :n], alone, rtol=1e-4, atol=1e-5)
-
-
 THREE_WIDE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(4)
 
 
-def episode(length: int, number: int):
-    rows = np.arange(length * 3, dtype=np.float32).reshape(length, 3) + 100 * number
-    return whole_episode(rows, np.arange(length) % 4, np.linspace(-1, 1, length), np.arange(length) % 3, THREE_WIDE)
-
-
-def laid_out(episodes):
-    columns = EpisodesToBatch()(rl_module=None, batch={}, episodes=episodes)
-    return {name: np.stack([np.asarray(v[0]) for v in column.values()]) for name, column in columns.items()}
-
-
-def test_columns_are_padded_to_the_longest() -> None:
-    episodes = [episode(2, 0), episode(5, 1)]
-    batch = laid_out(episodes)
-    assert batch[Columns.OBS].shape == (2, 5, 3)
-    assert batch[LENGTHS].tolist() == [2, 5]
-    assert batch[Columns.LOSS_MASK].sum(axis=1).tolist() == [2, 5]
-    for i, e in enumerate(episodes):
-        n = len(e)
-        np.testing.assert_array_equal(batch[Columns.OBS][i, :n], e.observations.data[:n])
-        np.testing.assert_array_equal(batch[Columns.ACTIONS][i, :n], e.actions.data)
-        np.testing.assert_allclose(batch[Columns.REWARDS][i, :n], e.rewards.data, rtol=1e-6)
-        np.testing.assert_array_equal(batch[TEACHER][i, :n], np.arange(n) % 3)
-        assert not batch[Columns.OBS][i, n:].any()
-        # The last device ends the episode. Padding is terminal too, so that no value flows back from it.
-        assert batch[Columns.TERMINATEDS][i].tolist() == [False] * (n - 1) + [True] * (5 - n + 1)
-    assert not batch[Columns.TRUNCATEDS].any()
-
-
-def test_an_episode_drawn_twice_has_two_rows() -> None:
-    one = episode(3, 0)
-    assert laid_out([one, one])[Columns.OBS].shape == (2, 3, 3)
-
-
-def test_drawn_transitions_are_weighted_by_how_often() -> None:
-    episodes = [episode(2, 0), episode(5, 1)]
-    counts = [np.array([0, 3]), np.array([1, 0, 0, 2, 0])]
-    batch = laid_out(DrawnTransitions(episodes, counts, [7, 9]))
-    assert batch[Columns.LOSS_MASK].tolist() == [[False, True, False, False, False], [True, False, False, True, False]]
-    assert batch[NUMBERS].tolist() == [7, 9]
-    # RLlib's masked mean is then the mean over the six drawn transitions.
-    losses = np.arange(10.0).reshape(2, 5)
-    mask = batch[Columns.LOSS_MASK]
-    mean = (batch["weights"] * losses)[mask].sum() / mask.sum()
-    assert mean == np.float32((3 * 1 + 1 * 5 + 2 * 8) / 6)
-    assert NUMBERS not in laid_out(episodes)
-
-
 def test_one_device_still_has_a_time_dimension() -> None:
-    batch = laid_out([episode(1, 0), episode(1, 1)])
-    assert batch[Columns.OBS].shape == (2, 2, 3)
-    assert batch[Columns.LOSS_MASK].tolist() == [[True, False]] * 2
+    rows = np.ones((1, 3), dtype=np.float32)
+    episodes = [whole_episode(rows, [0], [1.0], [0], THREE_WIDE) for _ in range(2)]
+    batch = EpisodesToBatch()(rl_module=None, batch={}, episodes=episodes)
+    assert [np.shape(value) for (value,) in batch[Columns.OBS].values()] == [(2, 3)] * 2
+    assert [mask.tolist() for (mask,) in batch[Columns.LOSS_MASK].values()] == [[True, False]] * 2

@@ -29,18 +29,6 @@ def test_the_environment_passes_gymnasiums_checker(options) -> None:
     check_env(gym.make(ENV_ID, **options).unwrapped, skip_render_check=True)
 
 
-def play(env, actions=None):
-    _, info = env.reset()
-    observations, rewards, done = [], [], False
-    while not done:
-        edge = info["teacher"][len(rewards)] if actions is None else actions[len(rewards)]
-        observation, reward, done, truncated, _ = env.step(edge)
-        assert not truncated
-        observations.append(observation)
-        rewards.append(reward)
-    return info, observations, np.array(rewards)
-
-
 def test_observations_are_the_rows_of_the_feature_matrix(pool) -> None:
     env = DeviceAssignmentEnv(pool)
     first, info = env.reset(seed=1)
@@ -51,36 +39,6 @@ def test_observations_are_the_rows_of_the_feature_matrix(pool) -> None:
         assert reward == 1.0
         assert done == (t == len(info["teacher"]) - 1)
         assert np.array_equal(row, np.zeros_like(row) if done else info["rows"][t + 1])
-
-
-def test_the_teacher_reward_is_plus_or_minus_one(pool) -> None:
-    env = DeviceAssignmentEnv(pool.folder, count=1, shuffle=False)
-    labels = pool[0].labels
-    actions = labels.copy()
-    actions[0] = (actions[0] + 1) % len(pool[0].problem.bandwidth)
-    info, _, rewards = play(env, actions)
-    assert info["fleet"] == 0
-    assert rewards.tolist() == [-1.0] + [1.0] * (len(labels) - 1)
-
-
-def test_the_cost_reward_adds_up_to_the_objective(pool) -> None:
-    env = DeviceAssignmentEnv(pool, reward="cost")
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        _, info = env.reset()
-        solved = pool[info["fleet"]]
-        h, m = len(solved.labels), len(solved.problem.bandwidth)
-        actions = rng.integers(m, size=h)
-        total = sum(env.step(edge)[1] for edge in actions)
-        # The episode shuffles the devices. The rows identify each device; the labels could not.
-        order = [int(np.flatnonzero((solved.rows("db", env.num_edges) == row).all(axis=1))[0]) for row in info["rows"]]
-        assignment = np.empty(h, dtype=int)
-        assignment[order] = actions
-        assert -total * solved.objective / h == pytest.approx(
-            assignment_objective(solved.problem, assignment), rel=1e-6
-        )
-    _, _, rewards = play(env)
-    assert rewards.sum() == pytest.approx(-len(rewards), rel=1e-6)  # for the teacher's assignment
 
 
 def test_devices_are_shuffled_together_with_their_labels(pool) -> None:
@@ -94,14 +52,6 @@ def test_devices_are_shuffled_together_with_their_labels(pool) -> None:
         assert np.array_equal(pool[2].labels[order], info["teacher"])
         orders.add(tuple(order))
     assert len(orders) > 3
-
-
-def test_a_seed_repeats_a_fleet(pool) -> None:
-    def fleets(env, seeds):
-        return [env.reset(seed=seed)[1]["rows"].tobytes() for seed in seeds]
-
-    a, b = fleets(DeviceAssignmentEnv(pool), [7] * 2)
-    assert a == b  # as Gymnasium requires
 
 
 def test_a_pools_folder_is_read_once(pool) -> None:
@@ -123,17 +73,6 @@ def test_a_pools_folder_is_read_once(pool) -> None:
 def test_bad_options_are_refused(pool, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         DeviceAssignmentEnv(pool, **options)
-
-
-def test_without_options_fleets_are_drawn_and_their_devices_shuffled(pool) -> None:
-    env = DeviceAssignmentEnv(pool)
-    env.reset(seed=0)
-    numbers = [env.reset()[1]["fleet"] for _ in range(40)]
-    assert set(numbers) == set(range(6))
-    assert numbers[:6] != list(range(6))
-    assert len({env.reset(options={"fleet": 2})[1]["rows"].tobytes() for _ in range(8)}) > 1
-    plain = DeviceAssignmentEnv(pool, shuffle=False)
-    assert np.array_equal(plain.reset(options={"fleet": 2})[1]["rows"], pool[2].rows("db", plain.num_edges))
 
 
 def test_fleets_without_a_pool_are_numbered_up_to_two_to_the_31() -> None:

@@ -15,6 +15,7 @@ from hflray.rl import fine_tuning as module
 from hflray.rl.command import main
 from hflray.rl.fine_tuning import CostGradient, batch_of, evaluate, finetune
 from hflray.rl.fleets import FleetSpec, assignment_objective
+from hflray.rl.portable import flatten, restore
 from hflray.rl.solved_fleets import read_spec
 from hflray.support import checkpoint
 from tests.rl.small import tiny_network
@@ -130,9 +131,9 @@ def test_resuming_is_bit_identical(fleets, tmp_path):
     first = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
     for fleet_batch in first.draw(fleets):
         first.update(fleet_batch)
-    checkpoint.save(tmp_path / "state", first.state_dict())
+    checkpoint.save(tmp_path / "state", flatten(first.state_dict()))
     second = CostGradient(tiny_network(7), learning_rate=1e-3, batch=4, seed=5)
-    second.load_state_dict(checkpoint.load(tmp_path / "state"))
+    second.load_state_dict(restore(checkpoint.load(tmp_path / "state")))
     for fleet_batch in second.draw(fleets):
         second.update(fleet_batch)
     for name, value in unbroken.weights().items():

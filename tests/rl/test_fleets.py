@@ -214,7 +214,7 @@ def test_a_flipped_byte_is_never_trained_on(tmp_path) -> None:
     pool = prepare(FLEETS, 1, tmp_path)
     for path in (tmp_path / SPEC_FILE, *tmp_path.glob("fleets-*.npz")):
         whole, refused = path.read_bytes(), 0
-        for index in range(len(whole)):
+        for index in range(0, len(whole), 5):
             path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
             try:
                 damaged = FleetPool(tmp_path)
@@ -225,7 +225,7 @@ def test_a_flipped_byte_is_never_trained_on(tmp_path) -> None:
                 assert damaged.spec == pool.spec
                 assert len(damaged) == 1
                 assert equal(damaged[0], pool[0])
-        assert refused > len(whole) / 2
+        assert refused > len(whole) / 10
         path.write_bytes(whole)
 
 

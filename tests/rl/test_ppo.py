@@ -93,9 +93,3 @@ def test_extreme_uniform_numbers_give_finite_actions() -> None:
 
 def test_the_entropy_is_that_of_the_first_draw() -> None:
     assert PlackettLuce(torch.zeros(2, 8), 3).entropy().tolist() == pytest.approx([np.log(8)] * 2)
-
-
-def test_rllib_gets_h_from_the_partial_class() -> None:
-    partial = PlackettLuce.get_partial_dist_cls(count=2)
-    action = action_of((2, 0))
-    assert torch.equal(partial.from_logits(SCORES).logp(action), PlackettLuce(SCORES, 2).logp(action))

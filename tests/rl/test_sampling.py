@@ -5,11 +5,10 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
 
 from hflray.rl.dqn import dqn_config
 from hflray.rl.fleets import FleetSpec
-from hflray.rl.sampling import LENGTHS, TEACHER, WholeEpisodeReplayBuffer, batch_of, whole_episode
+from hflray.rl.sampling import TEACHER, WholeEpisodeReplayBuffer, whole_episode
 from hflray.rl.solved_fleets import prepare
 from hflray.support import checkpoint
 from tests.rl.small import small
@@ -65,13 +64,6 @@ def test_single_transitions_are_drawn_uniformly() -> None:
     assert buffer.sampled_timesteps == 400 * 50
 
 
-def test_the_seed_decides_the_samples() -> None:
-    one, two, other = filled(), filled(), WholeEpisodeReplayBuffer(100, seed=6)
-    other.add(list(filled().episodes))
-    first, second, third = ([numbers(b.sample(30)) for _ in range(5)] for b in (one, two, other))
-    assert first == second != third
-
-
 def test_a_state_saved_without_pickle_continues_the_draws(tmp_path) -> None:
     buffer = filled(capacity=60)
     buffer.sample(30)
@@ -93,27 +85,6 @@ def test_a_state_saved_without_pickle_continues_the_draws(tmp_path) -> None:
     )
 
 
-def test_an_empty_buffer_has_a_state(tmp_path) -> None:
-    checkpoint.save(tmp_path / "b", WholeEpisodeReplayBuffer(10).state_dict())
-    copy = WholeEpisodeReplayBuffer(10)
-    copy.load_state_dict(checkpoint.load(tmp_path / "b"), SPACES)
-    assert len(copy) == 0
-
-
-def test_an_episode_has_the_spaces_of_its_environment_and_whole_numbers_as_actions() -> None:
-    finished = whole_episode(np.ones((3, 2)), [2, 0, 1], [1.0, -1.0, 0.5], [3, 0, 1], SPACES)
-    assert finished.observation_space == SPACES[0]
-    assert finished.action_space == SPACES[1]
-    assert finished.actions.data.tolist() == [2, 0, 1]
-    assert finished.rewards.data.tolist() == [1.0, -1.0, 0.5]
-    assert finished.extra_model_outputs[TEACHER].data.tolist() == [3, 0, 1]
-    assert finished.actions.data.dtype == finished.extra_model_outputs[TEACHER].data.dtype == np.int64
-    # The rows may be wider than the episode is long, and the row after the last device is as wide as the others.
-    wide = whole_episode(np.ones((2, 5)), [0, 0], [0.0, 0.0], [0, 0], SPACES)
-    assert wide.observations.data.shape == (3, 5)
-    assert len(wide.infos) == 3
-
-
 def test_a_buffer_is_full_at_its_capacity_and_keeps_at_least_the_last_episode() -> None:
     buffer = WholeEpisodeReplayBuffer(7)
     buffer.add([episode(0, 3), episode(1, 4)])
@@ -127,16 +98,7 @@ def test_a_buffer_is_full_at_its_capacity_and_keeps_at_least_the_last_episode() 
     assert buffer.get_added_timesteps() == 3 + 4 + 1 + 8
 
 
-def test_rows_of_several_fleets_form_one_padded_batch() -> None:
-    rows = [np.full((n, 2), n, dtype=np.float32) for n in (3, 1)]
-    batch = batch_of(rows)
-    assert batch[LENGTHS].tolist() == [3, 1]
-    assert batch[Columns.OBS].shape == (2, 3, 2)
-    assert batch[Columns.OBS][1, 1:].abs().max() == 0
-    assert batch[Columns.OBS][1, 0].tolist() == [1, 1]
-
-
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ray_session", "one_thread")
 def test_the_environment_gives_every_reward(tmp_path) -> None:
     config = small(tmp_path, "learning.num_scheduled=[2, 8]", "learning.environments=3")
     pool = prepare(FleetSpec.of(config), 12, config.learning.cache)

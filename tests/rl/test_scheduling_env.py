@@ -11,7 +11,6 @@ from hflray.allocation import allocate_round
 from hflray.cost import round_cost
 from hflray.errors import ConfigError
 from hflray.rl.scheduling_env import ENV_ID, LearningCurve, SchedulingEnv
-from hflray.scheduling import build_scheduler, choose_devices
 
 SMALL = {"num_devices": 8, "num_edges": 2, "num_scheduled": 3, "num_classes": 4}
 
@@ -69,17 +68,6 @@ def test_an_episode_ends_at_the_target_and_is_cut_off_at_the_last_round() -> Non
     slow = SchedulingEnv(max_rounds=2, **SMALL)
     slow.reset(seed=0)
     assert [slow.step(np.zeros(8, dtype=np.float32))[2:4] for _ in range(2)] == [(False, False), (False, True)]
-
-
-@pytest.mark.parametrize("name", ["energy_aware", "coverage", "fastest"])
-def test_a_scheduler_can_play(name: str) -> None:
-    env = SchedulingEnv(**SMALL)
-    env.reset(seed=5)
-    scheduler = build_scheduler(name, num_devices=8, num_scheduled=3)
-    devices = choose_devices(scheduler, env.context())
-    env.step(env.scores_of(devices))
-    assert np.flatnonzero(env.history.participation).tolist() == devices.tolist()
-    assert env.context().round == 2
 
 
 @pytest.mark.parametrize("options", [{"reward": "teacher"}, {"num_scheduled": 9}])

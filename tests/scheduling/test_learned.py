@@ -114,17 +114,6 @@ def test_one_network_scores_any_fleet(network: ScoreNetwork) -> None:
     assert network(rows(50, 10)).shape == (1, 50)
 
 
-def test_a_score_depends_on_the_devices_of_the_same_classes(network: ScoreNetwork) -> None:
-    """At first one head attends to devices of like labels: another value there changes more than elsewhere."""
-    example = rows(4, 2)
-    example[0, :, BEFORE_CLASSES:] = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    like, unlike = example.clone(), example.clone()
-    like[0, 1, :BEFORE_CLASSES] += 1.0
-    unlike[0, 2, :BEFORE_CLASSES] += 1.0
-    before = network(example)[0, 0]
-    assert (network(like)[0, 0] - before).abs() > (network(unlike)[0, 0] - before).abs() > 0
-
-
 THREE = toy.fleet([[1e-12, 5e-12], [4e-12, 1e-13], [1e-13, 1e-13]], samples=[50.0, 100.0, 150.0])
 
 
@@ -141,8 +130,3 @@ def test_the_columns_by_hand() -> None:
     assert rows[:, 4] == pytest.approx([0.0, 0.2, 0.4])
     assert rows[:, 5] == pytest.approx([0.25] * 3)
     assert rows[:, 6:] == pytest.approx(np.array([[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]))
-
-
-def test_a_long_wait_counts_as_ten_rounds() -> None:
-    rows = device_rows(toy.context(THREE, 40, last_round=[0, 30, 39]), 2, 0.0)
-    assert rows[:, 4] == pytest.approx([1.0, 0.9, 0.0])

@@ -159,23 +159,6 @@ class Solution(NamedTuple):
     feasible: Feasible
 
 
-class Priced(NamedTuple):
-    """The solution of an edge at its own weight λ_m, besides the ln b and ln π of its devices.
-
-    | field | symbol | meaning |
-    |---|---|---|
-    | ``log_weight`` | ln λ_m | of J/s |
-    | ``price``, ``deadline``, ``slope``, ``residual``, ``evaluations`` | | as in `Solved` |
-    """
-
-    log_weight: float
-    price: float
-    deadline: float
-    slope: float
-    residual: float
-    evaluations: int
-
-
 class JointSolution(NamedTuple):
     """The solution of e edges at their own weights λ_m, which `joint.solve_joint` writes.
 
@@ -185,11 +168,9 @@ class JointSolution(NamedTuple):
     | ``log_weight`` | ln λ_m | of J/s: the price of one second of the edge's delay | (e,) |
     | ``slope`` | d ln τ / d ln λ_m | elasticity of the deadline in the weight, at most 0 | (e,) |
     | ``residual`` | | the largest relative violation of each edge's optimality conditions | (e,) |
-    | ``evaluations`` | | number of evaluations of the conditions | (e,) |
     """
 
     unknowns: Unknowns
     log_weight: FloatArray
     slope: FloatArray
     residual: FloatArray
-    evaluations: IntArray

@@ -13,8 +13,7 @@ each device, bandwidth price ``ln μ`` and deadline ``ln τ`` of the edge. With 
 
 The Jacobian has arrow structure: a 2×2 block for each device and a 2×2 Schur complement. Both determinants are
 positive at every point (a block's is ``A1 B2 - B1 A2`` with A1 < 0, B2 ≤ 0, B1 > 0, A2 < 0), so a step always exists.
-There is no line search, so a step may increase the residual. Where the method does not converge, `kernels.bisection`
-solves the edge; it cannot fail.
+There is no line search, so a step may increase the residual.
 
 Several functions share these arguments. ``devices`` and ``setting`` are the problem (`kernels.bundles`). ``work`` holds
 the devices as blocks of lanes (`kernels.lanes`), in which the iterations run. ``scratch`` is the memory of ``work``, of
@@ -27,8 +26,8 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bisection import LN2, bisect_edge, log_1p, slack
 from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Feasible, Guess, Solution, Solved, Unknowns
+from hflray.allocation.kernels.device import LN2, log_1p, slack
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import (
     BLOCK,
@@ -66,15 +65,12 @@ def _count(value: int) -> int:
     return np.int64(value)  # type: ignore[return-value]
 
 
-# (Longest step in any logarithm, largest number of evaluations) of the attempts before bisection. The bold attempt has
-# converged within 30 evaluations on all 100,000 instances of the stress test, which are harder than any fleet's. The
-# other attempts are for an instance on which it does not.
+# (Longest step in any logarithm, largest number of evaluations) of the attempts. The bold attempt has converged within
+# 30 evaluations on all 100,000 instances of the stress test, which are harder than any fleet's. The cautious one is for
+# an instance on which it does not.
 BOLD, BOLD_TRIALS = 8.0, _count(40)
 CAUTIOUS, CAUTIOUS_TRIALS = 2.0, _count(80)
 WARM = _count(12)  # most evaluations from a similar problem's solution, which needs 2 to 5
-POLISH = _count(8)  # most evaluations after bisection
-ONCE = _count(1)
-BISECTED = 1000  # added to the number of evaluations if bisection was needed
 
 
 @kernel
@@ -184,29 +180,6 @@ def cold_start(n: int, work: FloatArray, setting: EdgeSetting) -> tuple[float, f
 
 @kernel
 def solve_edge(
-    devices: Devices, setting: EdgeSetting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
-) -> Solved:
-    """Solve one edge with Newton's method (`attempt_edge`), or by bisection where that does not converge.
-
-    Its `evaluations` are at least `BISECTED` after bisection. The arguments are those of `attempt_edge`.
-    """
-    attempted = attempt_edge(devices, setting, x, y, start, tol, scratch)
-    if attempted.residual <= tol:
-        return attempted
-    n, work, count = len(devices.snr), scratch.reshape(-1), attempted.evaluations
-    price, deadline = bisect_edge(devices, setting, x, y)
-    fill(devices, x, y, work)
-    solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
-    count += solved.evaluations
-    if not solved.residual <= tol:  # return the end of bisection, with its residual
-        fill(devices, x, y, work)
-        solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
-    copy_unknowns(work, x, y)
-    return Solved(solved.price, solved.deadline, solved.residual, BISECTED + count, solved.slope)
-
-
-@kernel
-def attempt_edge(
     devices: Devices, setting: EdgeSetting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
 ) -> Solved:
     """Solve one edge with Newton's method from (x, y, start) if `start` is warm, or from a cold start.

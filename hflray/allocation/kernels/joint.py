@@ -22,16 +22,7 @@ import math
 
 import numpy as np
 
-from hflray.allocation.kernels.bundles import (
-    Devices,
-    Edges,
-    EdgeSetting,
-    Guess,
-    JointSolution,
-    Priced,
-    Solved,
-    Unknowns,
-)
+from hflray.allocation.kernels.bundles import Devices, Edges, EdgeSetting, Guess, JointSolution, Solved, Unknowns
 from hflray.allocation.kernels.edge import devices_at, solve_edge
 from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.lanes import scratch_for_edges
@@ -42,8 +33,7 @@ from hflray.support.arrays import FloatArray
 def new_joint_solution(devices: int, edges: int) -> JointSolution:
     """Return zeros for a solution of `devices` devices at `edges` edges."""
     unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
-    evaluations = np.zeros(edges, dtype=np.intp)
-    return JointSolution(unknowns, np.zeros(edges), np.zeros(edges), np.zeros(edges), evaluations)
+    return JointSolution(unknowns, np.zeros(edges), np.zeros(edges), np.zeros(edges))
 
 
 @kernel
@@ -52,18 +42,19 @@ def find_weight(
     setting: EdgeSetting,
     x: FloatArray,
     y: FloatArray,
-    last: Priced,
+    log_weight: float,
+    last: Guess,
     target: float,
     top: float,
     tol: float,
     scratch: FloatArray,
-) -> Priced:
-    """Find the weight at which one edge's ln deadline is `target`.
+) -> tuple[float, Solved]:
+    """Return the logarithm of the weight at which one edge's ln deadline is `target`, and the solution there.
 
     Args:
         devices, setting: the edge's problem; the weight of `setting` is not read.
         x, y: ln b and ln π of the solution `last`, (n,); overwritten with the new ones.
-        last: the solution at another weight, from which the search starts.
+        log_weight, last: another weight and the solution there, from which the search starts.
         target: ln of the deadline.
         top: upper bound of the weight's logarithm.
         tol, scratch: see `edge.solve_edge`.
@@ -72,13 +63,14 @@ def find_weight(
     for i in range(len(x)):
         low = min(low, -3.0 * (math.log(devices.cycles[i]) - target))
     low = min(top, math.log(setting.alpha) - low)
-    u = min(max(last.log_weight, low), high)
+    u = min(max(log_weight, low), high)
+    solved = Solved(0.0, 0.0, math.inf, 0, 0.0)
     for _ in range(100):
+        log_weight = u
         # `solve_edge` is called directly, because one more function in between made a round 20 % slower.
         weighted = EdgeSetting(setting.bandwidth, math.exp(u), setting.bits, setting.alpha)
-        solved = solve_edge(devices, weighted, x, y, Guess(last.price, last.deadline, True), tol, scratch)
-        evaluations = last.evaluations + solved.evaluations
-        last = Priced(u, solved.price, solved.deadline, solved.slope, solved.residual, evaluations)
+        solved = solve_edge(devices, weighted, x, y, last, tol, scratch)
+        last = Guess(solved.price, solved.deadline, True)
         error = solved.deadline - target
         if error > 0.0:
             low = u
@@ -94,29 +86,14 @@ def find_weight(
         for i in range(len(x)):
             y[i] += new - u
         u = new
-    return last
+    return log_weight, solved
 
 
 @kernel
-def priced_at(joint: JointSolution, e: int) -> Priced:
-    """Return the solution of edge e."""
-    price, deadline = joint.unknowns.log_bandwidth_price[e], joint.unknowns.log_deadline[e]
-    return Priced(joint.log_weight[e], price, deadline, joint.slope[e], joint.residual[e], joint.evaluations[e])
-
-
-@kernel
-def keep_priced(joint: JointSolution, e: int, priced: Priced) -> None:
-    """Write the solution of edge e to `joint`."""
-    joint.log_weight[e], joint.slope[e], joint.residual[e] = priced.log_weight, priced.slope, priced.residual
-    joint.unknowns.log_bandwidth_price[e], joint.unknowns.log_deadline[e] = priced.price, priced.deadline
-    joint.evaluations[e] = priced.evaluations
-
-
-@kernel
-def keep_solved(joint: JointSolution, e: int, log_weight: float, solved: Solved, before: int) -> None:
-    """Write the solution of edge e at a weight to `joint`; the conditions had been evaluated `before` times already."""
-    evaluations = before + solved.evaluations
-    keep_priced(joint, e, Priced(log_weight, solved.price, solved.deadline, solved.slope, solved.residual, evaluations))
+def keep(joint: JointSolution, e: int, log_weight: float, solved: Solved) -> None:
+    """Write the solution of edge e at a weight to `joint`."""
+    joint.log_weight[e], joint.slope[e], joint.residual[e] = log_weight, solved.slope, solved.residual
+    joint.unknowns.log_bandwidth_price[e], joint.unknowns.log_deadline[e] = solved.price, solved.deadline
 
 
 @kernel
@@ -147,11 +124,11 @@ def solve_joint(
         for share in (top, top - math.log(count)):
             setting = EdgeSetting(edges.bandwidth[e], math.exp(share), edges.bits, edges.alpha)
             solved = solve_edge(devices_at(edges, e), setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), tol, scratch)
-            keep_solved(joint, e, share, solved, 0)
-            at = iterations * math.exp(log_deadline[e]) + hop[e]
+            keep(joint, e, share, solved)
+            end = iterations * math.exp(log_deadline[e]) + hop[e]
             if share == top:
-                low = max(low, at)
-            high = max(high, at)
+                low = max(low, end)
+            high = max(high, end)
     deadline = max(low, floor)
     pinned = low <= floor
     total = 0.0
@@ -161,8 +138,9 @@ def solve_joint(
             i, j = edges.offsets[e], edges.offsets[e + 1]
             devices, setting = devices_at(edges, e), EdgeSetting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
-            start = priced_at(joint, e)
-            keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
+            start = Guess(log_price[e], log_deadline[e], True)
+            at, solved = find_weight(devices, setting, x[i:j], y[i:j], log_weight[e], start, target, top, tol, scratch)
+            keep(joint, e, at, solved)
             total += math.exp(log_weight[e])
             slope += math.exp(log_weight[e]) / (deadline - hop[e]) / slopes[e]
         error = math.log(total) - top
@@ -194,7 +172,7 @@ def solve_joint(
         setting = EdgeSetting(edges.bandwidth[last], math.exp(log_weight[last]), edges.bits, edges.alpha)
         old = Guess(log_price[last], log_deadline[last], True)
         solved = solve_edge(devices_at(edges, last), setting, x[i:j], y[i:j], old, tol, scratch)
-        keep_solved(joint, last, log_weight[last], solved, joint.evaluations[last])
+        keep(joint, last, log_weight[last], solved)
         before, deadline = deadline, iterations * math.exp(log_deadline[last]) + hop[last]
         worst = abs(deadline - before) / deadline
         for e in range(count):
@@ -203,8 +181,9 @@ def solve_joint(
             i, j = edges.offsets[e], edges.offsets[e + 1]
             devices, setting = devices_at(edges, e), EdgeSetting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
-            start = priced_at(joint, e)
-            keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
+            start = Guess(log_price[e], log_deadline[e], True)
+            at, solved = find_weight(devices, setting, x[i:j], y[i:j], log_weight[e], start, target, top, tol, scratch)
+            keep(joint, e, at, solved)
         if worst <= 1e-13:
             break
     return deadline

@@ -23,8 +23,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.extending import intrinsic
 
-from hflray.allocation.kernels.bisection import LN2
 from hflray.allocation.kernels.bundles import Devices, EdgeSetting
+from hflray.allocation.kernels.device import LN2
 from hflray.allocation.kernels.jit import kernel, vector_kernel
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -192,7 +192,7 @@ def copy_unknowns(work: FloatArray, x: FloatArray, y: FloatArray) -> None:
 
 @vector_kernel
 def branchless_slack(ratio: float, lg: float, q: float) -> float:
-    """Return d = l - q without cancellation, as `bisection.slack` does, but without a branch."""
+    """Return d = l - q without cancellation, as `device.slack` does, but without a branch."""
     x = ratio
     series = (
         x * x * (1 / 2 - x * (2 / 3 - x * (3 / 4 - x * (4 / 5 - x * (5 / 6 - x * (6 / 7 - x * (7 / 8 - x * 8 / 9)))))))

@@ -88,14 +88,6 @@ def test_certificate_prices_and_deadlines_are_consistent():
         )
 
 
-def test_joint_equals_per_edge_for_one_edge():
-    fleet, devices, edges = random_round(3, edges=1)
-    work = Workload(model_bits=448 * 8192)
-    one, two = (allocate_round(fleet, work, devices, edges, coupling=c) for c in ("joint", "per_edge"))
-    np.testing.assert_allclose(one.bandwidth_hz, two.bandwidth_hz, rtol=1e-7)
-    np.testing.assert_allclose(one.cpu_hz, two.cpu_hz, rtol=1e-7)
-
-
 def test_an_empty_edges_slow_hop_is_the_deadline():
     fleet, devices, _ = random_round(4)
     import dataclasses

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hflray.allocation.kernels import lanes
-from hflray.allocation.kernels.bisection import LN2
-from hflray.allocation.kernels.bisection import slack as branching_slack
 from hflray.allocation.kernels.bundles import Devices, EdgeSetting
+from hflray.allocation.kernels.device import LN2
+from hflray.allocation.kernels.device import slack as branching_slack
 from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, copy_unknowns, fill, scratch_for
 
 EPS = np.finfo(np.float64).eps
