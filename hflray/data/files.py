@@ -317,7 +317,7 @@ def _of_text(parts: dict[str, Samples]) -> Dataset:
     for name, (x, y, users) in parts.items():
         length = len(str(x[0]))
         for text, following, user in zip(x, y, users, strict=True):
-            if [len(one) for one in (text, following) if isinstance(one, str)] != [length, 1]:
+            if not (isinstance(text, str) and isinstance(following, str)) or (len(text), len(following)) != (length, 1):
                 raise DataError(
                     f"{OPTIONS}.{name}: user {shorten(user)}: got {shorten(text)} before {shorten(following)}; "
                     f"accepted: texts of {length} letters, and the letter that follows; correct the file"
