@@ -130,7 +130,7 @@ def glossary(text: str) -> dict[str, Metric]:
     for name, entries in tomllib.loads(text).items():
         unit = entries.setdefault("unit", "1")
         shown = entries.setdefault("shown", "" if unit == "1" else unit)
-        percent = {"scale": 100.0, "format": "{:.1f}"} if shown == "%" else {}
+        percent: dict[str, Any] = {"scale": 100.0, "format": "{:.1f}"} if shown == "%" else {}
         if "<rival>" in name:
             of_rivals[name] = entries
         else:

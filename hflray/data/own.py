@@ -53,7 +53,7 @@ def check_own(
             f"x_train has type {raw['x_train'].dtype} but x_test {raw['x_test'].dtype}; give both in one type"
         )
     inputs, num_tokens, notes = _inputs(raw["x_train"], raw["x_test"])
-    fields = {**inputs, "num_tokens": num_tokens, "groups": members, "notes": notes}
+    fields: dict[str, Any] = {**inputs, "num_tokens": num_tokens, "groups": members, "notes": notes}
     if kind == "regression":
         numbers = {y: _numbers(raw[y], y) for y in ("y_train", "y_test")}
         if np.ptp(numbers["y_train"]) == 0:

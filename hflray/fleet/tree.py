@@ -272,7 +272,7 @@ def _links(path: str, setting: str, count: int) -> list[tuple[int, int, float]]:
             raise ConfigError(f"{table.name}: lacks the column {name}; accepted: edge,neighbour,weight; add it")
         ends.append(table.indices(name, tuple(map(str, range(count))), f"no edge of 0 to {count - 1}").tolist())
     weight = table.numbers("weight") if "weight" in table.columns else np.full(len(table), np.nan)
-    return list(zip(*ends, weight.tolist(), strict=True))
+    return list(zip(ends[0], ends[1], weight.tolist(), strict=True))
 
 
 def _weights(path: str, linked: BoolArray) -> FloatArray:
