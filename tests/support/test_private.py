@@ -22,7 +22,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.support import private
-from hflray.support.private import cache_folder, changeable, cpu_model, own_compiled_code, private_folder
+from hflray.support.private import cache_folder, changeable, own_compiled_code, private_folder
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
@@ -94,10 +94,6 @@ def test_torch_keeps_compiled_code_where_no_other_user_can_put_some(monkeypatch,
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
     own_compiled_code()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/mine"
-
-
-def test_the_cpu_has_a_name() -> None:
-    assert cpu_model()
 
 
 OTHER = 65534
