@@ -204,7 +204,7 @@ class Experiment:
         self._check_memory(sum(sizes))
         down_bits = method.download_bits(sizes, statistics, self.training.rule)
         whole = Workload.of(self._config, whole_bits, download_bits=down_bits)
-        work = Workload.of(self._config, whole_bits, *sent, down_bits).with_masks(self._config)
+        work = Workload.of(self._config, whole_bits, *sent, download_bits=down_bits).with_masks(self._config)
         bits = work.device_bits, work.edge_bits, *([work.region_bits] if self._config.tree.region else [])
         self._sent_bits = None if work == whole else bits
         return work
