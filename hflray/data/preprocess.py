@@ -58,7 +58,8 @@ def _crop(images: Images, rng: np.random.Generator) -> Inputs:
         )
     top, left = (rng.integers(0, side - SIDE, n, endpoint=True) for side in (height, width))
     windows = np.lib.stride_tricks.sliding_window_view(images[:, CHANNEL], (SIDE, SIDE), axis=(1, 2))
-    return windows[np.arange(n), top, left].astype(np.float32)
+    cropped: Inputs = windows[np.arange(n), top, left].astype(np.float32)
+    return cropped
 
 
 def _principal_components(images: Images, rng: np.random.Generator) -> Inputs:
