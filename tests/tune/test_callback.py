@@ -6,15 +6,18 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
+from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.compare import Outcome
 from hflray.sweep.preflight import CheckedTrials
+from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
 from hflray.tune import callback as module
 from hflray.tune.callback import SweepCallback
@@ -206,3 +209,13 @@ def test_what_a_member_of_a_population_changed_is_a_tag_of_its_run(told) -> None
     ending = callback._tracker.journal.ending(outcome.name)
     assert ending is not None
     assert json.loads(ending.tags[module.CHANGES]) == [change]
+
+
+def test_the_product_of_a_task_is_kept_in_the_sweeps_folder(tmp_path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "policy.safetensors").write_bytes(b"weights")
+
+    checkpoints = Checkpoints(str(tmp_path), "t")
+    checkpoints.save(3, fill)
+    path = module.keep(Product("policy.safetensors", "policies", "policy"), checkpoints, 3, tmp_path)
+    assert (path, path.read_bytes()) == (tmp_path / "policies" / "t.safetensors", b"weights")

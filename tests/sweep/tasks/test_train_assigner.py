@@ -53,6 +53,7 @@ def test_the_shipped_sweep_compares_features_and_teachers() -> None:
     ]
 
 
+@pytest.mark.slow  # Ray and RLlib; the next test trains without them, and tests/tune keeps a policy
 def test_a_sweep_writes_policies_and_curves(tmp_path, monkeypatch, ray_session) -> None:
     cache = f"learning.cache={tmp_path / 'fleets'}"
     arguments = [str(FILE), "--smoke", "--set", cache, "--results", str(tmp_path / "results")]
