@@ -2,20 +2,22 @@
 compressors, parts of the world and of the physics, observers, trackers (sinks), fleets and figures, and their
 implementations.
 
-The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
-entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
-class or function of the user's own is accepted as well, such as ``mine.py:Thing`` (`hflray.support.references`). A name
-in the table that ends in a colon is a prefix: ``torchvision:`` resolves ``torchvision:resnet18`` to its factory, which
-then gets ``resnet18`` as its first argument.
+The built-in table, `hflray/registry.toml`, holds texts, so that resolving a name imports only its own module. Other
+packages add names through entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is
+accepted, a reference to a class or function of the user's own is accepted as well, such as ``mine.py:Thing``
+(`hflray.support.references`). A name in the table that ends in a colon is a prefix: ``torchvision:`` resolves
+``torchvision:resnet18`` to its factory, which then gets ``resnet18`` as its first argument.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from hflray.errors import ConfigError, nearest
@@ -28,160 +30,8 @@ Kind = Literal[
     "figure",
 ]  # fmt: skip
 
-BUILTIN: dict[Kind, dict[str, str]] = {
-    "scheduler": {
-        "ikc": "hflray.scheduling.ikc:IKC",
-        "vkc": "hflray.scheduling.vkc:VKC",
-        "fedavg": "hflray.scheduling.fedavg:FedAvg",
-        "round_robin": "hflray.scheduling.simple:RoundRobin",
-        "best_channel": "hflray.scheduling.simple:BestChannel",
-        "fastest": "hflray.scheduling.simple:Fastest",
-        "coverage": "hflray.scheduling.simple:Coverage",
-        "importance": "hflray.scheduling.by_loss:Importance",
-        "power_of_choice": "hflray.scheduling.by_loss:PowerOfChoice",
-        "oort": "hflray.scheduling.oort:Oort",
-        "ucb": "hflray.scheduling.ucb:UCB",
-        "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",
-        "joint_cost": "hflray.scheduling.joint_cost:JointCost",
-        "learned": "hflray.scheduling.learned:Learned",
-    },
-    "assigner": {
-        "geographic": "hflray.assignment.simple:Geographic",
-        "random": "hflray.assignment.simple:Random",
-        "best_gain": "hflray.assignment.simple:BestGain",
-        "load_balanced": "hflray.assignment.simple:LoadBalanced",
-        "even_gain": "hflray.assignment.simple:EvenGain",
-        "home": "hflray.assignment.simple:Home",
-        "hfel": "hflray.assignment.hfel:HFEL",
-        "local_search": "hflray.assignment.local_search:LocalSearch",
-        "d3qn": "hflray.assignment.d3qn:D3QN",
-    },
-    "dataset": {
-        "digits": "hflray.data.datasets:load_digits",
-        "fashion_mnist": "hflray.data.datasets:load_fashion_mnist",
-        "cifar10": "hflray.data.datasets:load_cifar10",
-        "synthetic": "hflray.data.datasets:make_synthetic",
-        "breast_cancer": "hflray.data.bundled:load_breast_cancer",
-        "diabetes": "hflray.data.bundled:load_diabetes",
-        "friedman1": "hflray.data.bundled:make_friedman1",
-        "pydoc_topics": "hflray.data.bundled:load_pydoc_topics",
-        "table": "hflray.data.files:load_table",
-        "leaf": "hflray.data.files:load_leaf",
-    },
-    "partition": {
-        "majority": "hflray.data.partition:MajorityPartition",
-        "dirichlet": "hflray.data.partition:DirichletPartition",
-        "iid": "hflray.data.partition:IIDPartition",
-        "shards": "hflray.data.partition:ShardsPartition",
-        "edge_dirichlet": "hflray.data.partition:EdgeDirichletPartition",
-        "edge_iid": "hflray.data.partition:EdgeIIDPartition",
-        "edge_noniid": "hflray.data.partition:EdgeNonIIDPartition",
-        "resampled": "hflray.data.resampled:ResampledPartition",
-        "owners": "hflray.data.partition:OwnersPartition",
-        "flwr:": "hflray.data.flower:FlowerPartition",
-    },
-    "availability": {
-        "always": "hflray.world.availability:Always",
-        "bernoulli": "hflray.world.availability:Bernoulli",
-        "markov": "hflray.world.availability:Markov",
-        "diurnal": "hflray.world.availability:Diurnal",
-        "trace": "hflray.world.availability:AvailabilityTrace",
-    },
-    "fading": {
-        "none": "hflray.world.fading:NoFading",
-        "rayleigh": "hflray.world.fading:Rayleigh",
-        "rician": "hflray.world.fading:Rician",
-        "trace": "hflray.world.link_trace:LinkTrace",
-    },
-    "mobility": {
-        "static": "hflray.world.mobility:Static",
-        "random_waypoint": "hflray.world.mobility:RandomWaypoint",
-        "gauss_markov": "hflray.world.mobility:GaussMarkov",
-        "trace": "hflray.world.mobility:MobilityTrace",
-    },
-    "access": {
-        "fdma": "hflray.physics.access:Fdma",
-        "ofdma": "hflray.physics.access:Ofdma",
-        "tdma": "hflray.physics.access:Tdma",
-        "measured": "hflray.physics.access:MeasuredAccess",
-    },
-    "compute": {
-        "dvfs": "hflray.physics.computing:Dvfs",
-        "measured": "hflray.physics.computing:MeasuredCompute",
-    },
-    "download": {
-        "none": "hflray.physics.download:NoDownload",
-        "broadcast": "hflray.physics.download:Broadcast",
-        "unicast": "hflray.physics.download:Unicast",
-    },
-    "model": {
-        "paper_cnn": "hflray.models.paper:HflCnn",
-        "mini": "hflray.models.paper:MiniCnn",
-        "mlp": "hflray.models.simple:Mlp",
-        "logistic": "hflray.models.simple:logistic",
-        "mlp_200_200": "hflray.models.simple:mlp_200_200",
-        "cnn_6_16": "hflray.models.cnn:cnn_6_16",
-        "cnn_20_50": "hflray.models.cnn:cnn_20_50",
-        "lenet": "hflray.models.cnn:lenet",
-        "resnet8": "hflray.models.resnet:ResNet8",
-        "gru": "hflray.models.gru:Gru",
-        "torchvision:": "hflray.models.vision:torchvision_model",
-    },
-    "loss": {
-        "cross_entropy": "hflray.losses:cross_entropy",
-        "mse": "hflray.losses:mse",
-    },
-    "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
-    "local_rule": {
-        "sgd": "hflray.training.rules.base:SGD",
-        "fedprox": "hflray.training.rules.fedprox:FedProx",
-        "scaffold": "hflray.training.rules.scaffold:Scaffold",
-        "feddyn": "hflray.training.rules.feddyn:FedDyn",
-        "fednova": "hflray.training.rules.fednova:FedNova",
-        "mtgc": "hflray.training.rules.mtgc:MTGC",
-    },
-    "aggregator": {
-        "mean": "hflray.aggregation.mean:Mean",
-        "median": "hflray.aggregation.robust:Median",
-        "trimmed_mean": "hflray.aggregation.robust:TrimmedMean",
-        "krum": "hflray.aggregation.robust:Krum",
-        "multi_krum": "hflray.aggregation.robust:MultiKrum",
-        "geometric_median": "hflray.aggregation.robust:GeometricMedian",
-        "fedavgm": "hflray.aggregation.server_optimisers:FedAvgM",
-        "fedadagrad": "hflray.aggregation.server_optimisers:FedAdagrad",
-        "fedadam": "hflray.aggregation.server_optimisers:FedAdam",
-        "fedyogi": "hflray.aggregation.server_optimisers:FedYogi",
-    },
-    "compressor": {
-        "none": "hflray.compression.base:Whole",
-        "qsgd": "hflray.compression.qsgd:QSGD",
-        "top_k": "hflray.compression.top_k:TopK",
-        "sign": "hflray.compression.sign:Sign",
-    },
-    "observer": {},  # hflray's own follow from the settings of what they watch (`hflray.experiment.observers`)
-    "sink": {
-        "mlflow": "hflray.tracking.mlflow:MLflowSink",
-        "csv": "hflray.tracking.csv:CSVSink",
-        "tensorboard": "hflray.tracking.tensorboard:TensorBoardSink",
-        "wandb": "hflray.tracking.wandb:WandbSink",
-    },
-    "fleet": {
-        "random": "hflray.fleet.random:sample_fleet",
-        "table": "hflray.fleet.build:table_fleet",
-    },
-    "figure": {
-        "curves": "hflray.report.figures:curves",
-        "cost_bars": "hflray.report.figures:cost_bars",
-        "clustering_bars": "hflray.report.figures:clustering_bars",
-        "assignment_bars": "hflray.report.figures:assignment_bars",
-        "pareto": "hflray.report.figures:pareto",
-        "framework": "hflray.report.figures:framework",
-        "learning": "hflray.report.figures:learning",
-        "readings": "hflray.report.figures:readings",
-        "agent": "hflray.report.figures:agent",
-        "ranks": "hflray.report.figures:ranks",
-    },
-}
+_read: Any = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+BUILTIN: dict[Kind, dict[str, str]] = _read
 
 # The groups of entry points, such as ``hflray.schedulers`` and ``hflray.availabilities``.
 GROUPS: dict[Kind, str] = {

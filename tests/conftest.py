@@ -8,6 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,16 @@ def own_module(name: str) -> str:
 def says(text: str, *facts: str) -> bool:
     """Return whether a message has these facts, each after the one before; a test of a message names its facts only."""
     return re.search(".*".join(map(re.escape, facts)), text, re.DOTALL) is not None
+
+
+@contextmanager
+def refusal(kind: type[Exception] | tuple[type[Exception], ...], *facts: str) -> Iterator[None]:
+    """Expect an error whose message is one line with these facts, each after the one before."""
+    with pytest.raises(kind) as caught:
+        yield
+    message = str(caught.value)
+    assert "\n" not in message
+    assert says(message, *facts), message
 
 
 @pytest.fixture(scope="session")

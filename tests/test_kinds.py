@@ -13,7 +13,7 @@ from hflray.errors import ConfigError, DataError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
-from tests.conftest import small_config
+from tests.conftest import refusal, small_config
 
 KINDS = {
     "friedman1": ("model.name=mlp", metrics.R2),
@@ -55,8 +55,7 @@ def test_a_run_stops_when_its_loss_is_low_enough() -> None:
     assert records[-1].test_loss <= 0.7 < min(record.test_loss for record in records[:-1])
 
 
-@pytest.mark.parametrize("scheduler", ["ikc", "vkc"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("name", "scheduler"), zip(KINDS, ("vkc", "ikc", "ikc"), strict=True))
 def test_devices_of_every_kind_are_clustered(name: str, scheduler: str) -> None:
     overrides = of_kind(name, f"scheduling.name={scheduler}", "scheduling.num_clusters=3")
     experiment = Experiment(small_config(*overrides))
@@ -89,10 +88,8 @@ def test_every_backend_has_the_same_bits(name: str, actors: int, ray_session: No
 
 
 def test_a_network_of_images_refuses_features() -> None:
-    with pytest.raises((ConfigError, DataError)) as error:
+    with refusal((ConfigError, DataError), "model.name"):
         Experiment(small_config("data.name=friedman1", "data.samples_per_device=[20, 30]"))
-    assert "\n" not in str(error.value)
-    assert "model.name" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["friedman1", "breast_cancer"])

@@ -15,7 +15,6 @@ from hflray.cost import Workload
 from hflray.experiment import Experiment
 from hflray.fleet import sample_fleet
 from hflray.scheduling import choose_devices_and_edges
-from hflray.support import glossary
 from hflray.sweep import tasks
 from hflray.sweep.compare import Outcome, closing_table
 from hflray.sweep.tasks import Job
@@ -28,12 +27,17 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "seams.md").read_text(encoding="utf-8")
 
 
+def block(title: str, language: str = "python") -> str:
+    """Return the one block of code of the section `title`."""
+    section = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", section, flags=re.M | re.S)
+    return code
+
+
 def example(title: str) -> dict[str, Any]:
     """Run the Python block of the section `title` and return the names that it defines."""
-    section = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"^```python\n(.*?)^```$", section, flags=re.M | re.S)
     names: dict[str, Any] = {"__name__": "seams"}
-    exec(block, names)
+    exec(block(title), names)
     return names
 
 
@@ -136,10 +140,8 @@ def test_the_sink_has_each_round_once(tmp_path) -> None:
 
 
 def test_the_metric_gets_its_column(monkeypatch) -> None:
-    rows = dict(metrics.METRICS)
-    for module in (metrics, glossary):
-        monkeypatch.setattr(module, "METRICS", rows)
-    name = example("A metric")["EDGES_USED"]
+    (row,) = metrics.glossary(block("A metric", "toml")).values()
+    monkeypatch.setitem(metrics.METRICS, name := row.name, row)
     outcome = Outcome("trial", round=1, values={metrics.ACCURACY: 0.5, name: 3.0}, ended=True)
     assert "edges" in closing_table("mine", [outcome]).headings
 

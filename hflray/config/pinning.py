@@ -115,9 +115,9 @@ def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(key, name) for key, name in _texts_in(tree, True) if pinned.kept_as(key, name) == "copied"]
 
 
-def inputs_in(tree: Mapping[str, Any], sweep: bool = True) -> list[tuple[str, str]]:
-    """Return the names of files of data in a configuration, or in a sweep file, each with the key of its setting."""
-    return [(key, name) for key, name in _texts_in(tree, sweep) if pinned.kept_as(key, name) in ("kept", "placed")]
+def inputs_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the names of files of data in the tree of a sweep file, each with the dotted key of its setting."""
+    return [(key, name) for key, name in _texts_in(tree, True) if pinned.kept_as(key, name) in ("kept", "placed")]
 
 
 def _texts_in(tree: Mapping[str, Any], sweep: bool) -> list[tuple[str, str]]:

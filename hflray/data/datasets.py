@@ -128,28 +128,17 @@ class Dataset:
         checked = check_own(x_train, y_train, x_test, y_test, kind, groups)
         if owner is None and test_owner is not None:
             raise DataError("test_owner was given without owner; accepted: both, or owner alone; give both")
-        arrays, mean, std = checked.arrays, 0.0, 1.0
         if kind == "regression":
-            mean, std = float(arrays["y_train"].mean()), float(arrays["y_train"].std())
-            arrays |= {y: ((arrays[y] - mean) / std).astype(np.float32) for y in ("y_train", "y_test")}
-        return cls(
-            name,
-            arrays["x_train"],
-            arrays["y_train"],
-            arrays["x_test"],
-            arrays["y_test"],
-            checked.num_outputs,
-            samples_range,
-            kind,
-            num_tokens=checked.num_tokens,
-            groups=checked.groups,
-            target_mean=mean,
-            target_std=std,
-            notes=checked.notes,
-            owner=None if owner is None else check_owners(owner, len(arrays["y_train"]), "owner"),
-            test_owner=None if test_owner is None else check_owners(test_owner, len(arrays["y_test"]), "test_owner"),
-            class_names=None if class_names is None else check_class_names(class_names, checked.num_outputs, kind),
-        )
+            mean, std = float(checked["y_train"].mean()), float(checked["y_train"].std())
+            checked |= {y: ((checked[y] - mean) / std).astype(np.float32) for y in ("y_train", "y_test")}
+            checked |= {"target_mean": mean, "target_std": std}
+        if owner is not None:
+            checked["owner"] = check_owners(owner, len(checked["y_train"]), "owner")
+        if test_owner is not None:
+            checked["test_owner"] = check_owners(test_owner, len(checked["y_test"]), "test_owner")
+        if class_names is not None:
+            checked["class_names"] = check_class_names(class_names, checked["num_classes"], kind)
+        return cls(name, samples_range=samples_range, kind=kind, **checked)
 
     def of_owners(self, owners: Sequence[str]) -> Self:
         """Return the data of these owners alone: training and test samples, with features standardised by them.

@@ -110,14 +110,14 @@ def _check(table: Table, setting: str, column: str) -> None:
 
 def _filled(table: Table, column: str) -> FloatArray:
     try:
-        numbers = table.numbers(column, -LARGEST, LARGEST)
+        return table.filled(column, -LARGEST, LARGEST)
     except ConfigError as error:
         raise DataError(f"{error}, name the column in {OPTIONS}.owner, or list others in {OPTIONS}.features") from error
-    if len(missing := np.flatnonzero(np.isnan(numbers))):
-        raise DataError(
-            str(table.error(int(missing[0]), column, "is empty; accepted: a number; fill it, or leave the row out"))
-        )
-    return numbers
+
+
+def _check_kind(kind: str | None) -> None:
+    if kind not in (None, "classification", "regression"):
+        raise ConfigError(f"{OPTIONS}.kind: got {shorten(kind)}; accepted: classification, regression; correct it")
 
 
 def _texts(table: Table, column: str, meaning: str) -> list[str]:
@@ -133,8 +133,7 @@ def _target(
     table: Table, column: str, kind: str | None
 ) -> tuple[NDArray[Any], tuple[str, ...] | None, Kind, str | None]:
     """Return the targets, (n,), the names of classes, the kind of data, and a note if the kind was guessed."""
-    if kind not in (None, "classification", "regression"):
-        raise ConfigError(f"{OPTIONS}.kind: got {shorten(kind)}; accepted: classification, regression; correct it")
+    _check_kind(kind)
     texts = _texts(table, column, "what is learned")
     note = None
     if kind is None:
@@ -288,21 +287,17 @@ def _images(x: NDArray[np.float64], shape: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def _kind(y: NDArray[Any], kind: str | None) -> Kind:
-    if kind not in (None, "classification", "regression"):
-        raise ConfigError(f"{OPTIONS}.kind: got {shorten(kind)}; accepted: classification, regression; correct it")
+    _check_kind(kind)
     if y.ndim != 1 or y.dtype.kind not in "uifU":
         raise DataError(
             f"{OPTIONS}.train: targets of shape {y.shape} and type {y.dtype}; accepted: a number or a text each"
         )
     if kind is None:
-        whole = y.dtype.kind in "uiU" or bool((y == np.round(y)).all())
-        return "classification" if whole else "regression"
+        kind = "classification" if y.dtype.kind in "uiU" or bool((y == np.round(y)).all()) else "regression"
     return "regression" if kind == "regression" else "classification"
 
 
-def _classes(
-    parts: dict[str, Arrays],
-) -> tuple[dict[str, Arrays], tuple[str, ...]]:
+def _classes(parts: dict[str, Arrays]) -> tuple[dict[str, Arrays], tuple[str, ...]]:
     """Number the classes of the training samples from 0; test samples of other classes are left out."""
     classes = np.unique(parts["train"][1])
     numbered = {}
@@ -322,12 +317,7 @@ def _of_text(parts: dict[str, Samples]) -> Dataset:
     for name, (x, y, users) in parts.items():
         length = len(str(x[0]))
         for text, following, user in zip(x, y, users, strict=True):
-            if (
-                not isinstance(text, str)
-                or len(text) != length
-                or not isinstance(following, str)
-                or len(following) != 1
-            ):
+            if not (isinstance(text, str) and isinstance(following, str)) or (len(text), len(following)) != (length, 1):
                 raise DataError(
                     f"{OPTIONS}.{name}: user {shorten(user)}: got {shorten(text)} before {shorten(following)}; "
                     f"accepted: texts of {length} letters, and the letter that follows; correct the file"

@@ -7,7 +7,6 @@ a class, a number, or the token that follows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -23,25 +22,6 @@ LARGEST = 1e30  # of features and targets, so that their moments stay finite
 LISTED = 5  # how many constant features a note lists
 
 
-@dataclass(frozen=True, eq=False)
-class CheckedArrays:
-    """A user's arrays in the form in which a `Dataset` holds them.
-
-    Attributes:
-        arrays: ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
-        num_outputs: the number of classes or tokens; 1 for regression.
-        num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
-        groups: the group of each training sample, (n,) int64 from 0; None if no groups were given.
-        notes: remarks for the user.
-    """
-
-    arrays: dict[str, NDArray[Any]]
-    num_outputs: int
-    num_tokens: int | None
-    groups: NDArray[np.int64] | None
-    notes: tuple[str, ...]
-
-
 def check_own(
     x_train: ArrayLike,
     y_train: ArrayLike,
@@ -49,8 +29,11 @@ def check_own(
     y_test: ArrayLike,
     kind: str,
     groups: ArrayLike | None,
-) -> CheckedArrays:
+) -> dict[str, Any]:
     """Check and convert arrays as `Dataset.of` describes.
+
+    Returns:
+        The fields of a `Dataset`, by name: its arrays, ``num_classes``, ``num_tokens``, ``groups`` and ``notes``.
 
     Raises:
         DataError: an array is not as described there. The message is one line and names the first wrong element.
@@ -70,23 +53,23 @@ def check_own(
             f"x_train has type {raw['x_train'].dtype} but x_test {raw['x_test'].dtype}; give both in one type"
         )
     inputs, num_tokens, notes = _inputs(raw["x_train"], raw["x_test"])
+    fields: dict[str, Any] = {**inputs, "num_tokens": num_tokens, "groups": members, "notes": notes}
     if kind == "regression":
         numbers = {y: _numbers(raw[y], y) for y in ("y_train", "y_test")}
         if np.ptp(numbers["y_train"]) == 0:
             value = numbers["y_train"][0]
             raise DataError(f"y_train is {value:g} throughout; accepted: numbers that differ; correct it")
-        return CheckedArrays({**inputs, **numbers}, 1, num_tokens, members, notes)
+        return {**fields, **numbers, "num_classes": 1}
     labels = {y: check_labels(raw[y], y) for y in ("y_train", "y_test")}
     if kind == "classification":
-        classes = check_classes(labels["y_train"], labels["y_test"], None, "")
-        return CheckedArrays({**inputs, **labels}, classes, num_tokens, members, notes)
+        return {**fields, **labels, "num_classes": check_classes(labels["y_train"], labels["y_test"], None, "")}
     if num_tokens is None:
         raise DataError(
             f"x_train has type {raw['x_train'].dtype}, and kind next_token needs tokens; accepted: integers of "
             "another type than uint8; convert it, for example to int32"
         )
     num_tokens = max(num_tokens, *(int(following.max()) + 1 for following in labels.values()))
-    return CheckedArrays({**inputs, **labels}, num_tokens, num_tokens, members, notes)
+    return {**fields, **labels, "num_classes": num_tokens, "num_tokens": num_tokens}
 
 
 def _type_of(inputs: NDArray[Any]) -> str:

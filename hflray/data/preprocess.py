@@ -16,44 +16,32 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 
 SIDE = 10
 CHANNEL = 0  # the paper's "one channel"; red in CIFAR-10
 PCA_FIT_SAMPLES = 10_000  # enough for 100 components; 3×32×32 images then take a few seconds
 
 How = Literal["crop", "pca"]
-Place = Literal["per_sample", "shared"]
 Images = NDArray[np.uint8]
 Inputs = NDArray[np.float32]
 
 
-def preprocess(images: Images, how: How, rng: np.random.Generator, place: Place = "per_sample") -> Inputs:
+def preprocess(images: Images, how: How, rng: np.random.Generator) -> Inputs:
     """Make the mini model's inputs of a training set.
 
     Args:
         images: (n, C, H, W) uint8; at least 10×10 for ``crop``.
         how: ``crop`` or ``pca`` (configuration key ``data.preprocess``).
         rng: draws the places of the crops, or the samples that PCA is fitted on.
-        place: place of the crop: ``per_sample`` draws one for each image, ``shared`` one for all images.
 
     Returns:
         (n, 1, 10, 10) float32 of zero mean and unit variance, taken over the whole array.
 
     Raises:
-        ConfigError: an unknown `how` or `place`.
         DataError: the images are too small to crop.
     """
-    if images.ndim != 4 or len(images) == 0:
-        raise DataError(
-            f"preprocess: images have shape {images.shape}; accepted: (n, channels, height, width), n above 0"
-        )
-    if how == "crop":
-        inputs = _crop(images, rng, place)
-    elif how == "pca":
-        inputs = _principal_components(images, rng)
-    else:
-        raise ConfigError(f"data.preprocess: got {how!r}; accepted: 'crop' or 'pca'")
+    inputs = _crop(images, rng) if how == "crop" else _principal_components(images, rng)
     # Sum in float64, because the mean of millions of float32 numbers would lose digits. A constant array becomes zero.
     std = inputs.std(dtype=np.float64)
     inputs -= np.float32(inputs.mean(dtype=np.float64))
@@ -61,20 +49,17 @@ def preprocess(images: Images, how: How, rng: np.random.Generator, place: Place 
     return np.ascontiguousarray(inputs.reshape(-1, 1, SIDE, SIDE))
 
 
-def _crop(images: Images, rng: np.random.Generator, place: Place) -> Inputs:
+def _crop(images: Images, rng: np.random.Generator) -> Inputs:
     n, _, height, width = images.shape
     if min(height, width) < SIDE:
         raise DataError(
             f"data.preprocess: crop needs images of at least {SIDE}×{SIDE}, but they are {height}×{width}; "
             "use data.preprocess: pca, or enlarge the images"
         )
-    if place not in ("per_sample", "shared"):
-        raise ConfigError(f"preprocess: place is {place!r}; accepted: 'per_sample' or 'shared'")
-    places = n if place == "per_sample" else 1
-    top = np.broadcast_to(rng.integers(0, height - SIDE, places, endpoint=True), n)
-    left = np.broadcast_to(rng.integers(0, width - SIDE, places, endpoint=True), n)
+    top, left = (rng.integers(0, side - SIDE, n, endpoint=True) for side in (height, width))
     windows = np.lib.stride_tricks.sliding_window_view(images[:, CHANNEL], (SIDE, SIDE), axis=(1, 2))
-    return windows[np.arange(n), top, left].astype(np.float32)
+    cropped: Inputs = windows[np.arange(n), top, left].astype(np.float32)
+    return cropped
 
 
 def _principal_components(images: Images, rng: np.random.Generator) -> Inputs:

@@ -200,11 +200,14 @@ class Experiment:
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
         places: tuple[Sender, ...] = "device", "edge", "region"
-        sent = [method.sent_bits(place, sizes, statistics, self._config.round_iterations) for place in places]
+        device_bits, edge_bits, region_bits = (
+            method.sent_bits(place, sizes, statistics, self._config.round_iterations) for place in places
+        )
         self._check_memory(sum(sizes))
         down_bits = method.download_bits(sizes, statistics, self.training.rule)
         whole = Workload.of(self._config, whole_bits, download_bits=down_bits)
-        work = Workload.of(self._config, whole_bits, *sent, down_bits).with_masks(self._config)
+        work = Workload.of(self._config, whole_bits, device_bits, edge_bits, region_bits, down_bits)
+        work = work.with_masks(self._config)
         bits = work.device_bits, work.edge_bits, *([work.region_bits] if self._config.tree.region else [])
         self._sent_bits = None if work == whole else bits
         return work

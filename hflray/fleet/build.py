@@ -12,7 +12,7 @@ from hflray import registry
 from hflray.config import ExperimentConfig, FleetConfig
 from hflray.config.fleet_table import fleet_table
 from hflray.errors import ConfigError, blaming, nearest
-from hflray.fleet.fleet import MEASURED, Fleet
+from hflray.fleet.fleet import AXES, Fleet
 from hflray.fleet.random import complete
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
@@ -89,16 +89,12 @@ def _check_made(fleet: object, config: FleetConfig) -> None:
     check_numbers(arrays, config.area_m)
 
 
-PER_DEVICE = ("cycles_per_sample", "max_cpu_hz", "power_w", "capacitance", "battery_j", *MEASURED)
 FROM_0 = ("battery_j", "fixed_s", "step_s", "latency_s")  # these may be 0
-PER_EDGE = ("edge_power_w", "edge_bandwidth_hz", "cloud_gain", "cloud_rate_bps")
-NAMES = {"device_names": "n", "edge_names": "m", "edge_parents": "m"}
-FORMS: dict[str, tuple[str, ...]] = {
-    "position_m": ("n", "2"), "edge_position_m": ("m", "2"), "gain": ("n", "m"), "rate_bps": ("n", "m"),
-    "latency_s": ("n", "m"),
-    **dict.fromkeys(PER_DEVICE, ("n",)), **dict.fromkeys(PER_EDGE, ("m",)),
-}  # fmt: skip
 INSTEAD = {"seconds_per_sample": "cycles_per_sample", "cloud_rate_bps": "cloud_gain", "rate_bps": "gain"}
+NAMES = ("device_names", "edge_names", "edge_parents")
+# The axes of what can be given.
+FORMS = {name: axes for name, axes in AXES.items() if name not in ("samples", "distance_m", "downlink_hz")}
+FORMS |= {other: AXES[name] for other, name in INSTEAD.items()}
 # What must be given if there is no generator to draw it from.
 NEEDED = ("gain", "cycles_per_sample", "power_w", "max_cpu_hz", "edge_bandwidth_hz", "cloud_gain")
 
@@ -107,12 +103,9 @@ def fleet_of(config: FleetConfig | None, rng: np.random.Generator | None, values
     """Return the fleet of `Fleet.of`."""
     values = {name: value for name, value in values.items() if value is not None}
     for name in values:
-        if name not in FORMS and name not in NAMES:
-            accepted = [*FORMS, *NAMES]
-            raise ConfigError(
-                f"Fleet.of: unknown array '{name}'{nearest(name, accepted)}; known: {', '.join(accepted)}"
-            )
-    arrays = {name: _array(name, value) for name, value in values.items() if name in FORMS}
+        if name not in FORMS:
+            raise ConfigError(f"Fleet.of: unknown array '{name}'{nearest(name, FORMS)}; known: {', '.join(FORMS)}")
+    arrays = {name: _array(name, value) for name, value in values.items() if name not in NAMES}
     config = _config_of(arrays, values) if config is None else config
     lengths = {"n": config.num_devices, "m": config.num_edges, "2": 2}
     for name, array in arrays.items():
@@ -135,7 +128,7 @@ def fleet_of(config: FleetConfig | None, rng: np.random.Generator | None, values
             )
         rng = np.random.default_rng(0)
     check_numbers(arrays, config.area_m)
-    names = {name: _names(name, values[name], lengths[letter]) for name, letter in NAMES.items() if name in values}
+    names = {name: _names(name, values[name], lengths[FORMS[name][0]]) for name in NAMES if name in values}
     return complete(config, rng, arrays, **names)
 
 
@@ -168,7 +161,7 @@ def _array(name: str, value: ArrayLike) -> FloatArray:
 def _config_of(arrays: Mapping[str, FloatArray], values: Mapping[str, Any]) -> FleetConfig:
     """Return the section ``fleet`` that arrays without one stand for."""
     counts: dict[str, int] = {}
-    for name, letters in {**FORMS, **{name: (letter,) for name, letter in NAMES.items()}}.items():
+    for name, letters in FORMS.items():
         shape = arrays[name].shape if name in arrays else (len(values[name]),) if name in values else ()
         for letter, length in zip(letters, shape, strict=False):
             counts.setdefault(letter, length)
@@ -223,6 +216,7 @@ def table_fleet(
     """
     table = fleet_table(config.options)
     try:
-        return complete(config, rng, table.arrays, table.device_names, table.edge_names, table.edge_parents)
+        names = {name: getattr(table, name) for name in NAMES}
+        return complete(config, rng, table.arrays, **names)
     except ConfigError as error:
         raise ConfigError(f"fleet.options: {table.files}: {error}") from error

@@ -29,10 +29,17 @@ from hflray.physics.download import NoDownload
 from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
 from hflray.support.arrays import FloatArray, IntArray
 
-_PER_DEVICE = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
 MEASURED = ("fixed_s", "step_s", "seconds_per_sample", "compute_w", "upload_w")  # what tables may say of a device
-_OWN_PER_DEVICE = ("capacitance", "battery_j", *MEASURED)  # arrays of some fleets only
-_PER_EDGE = ("cloud_gain", "edge_power_w", "edge_bandwidth_hz")
+LINKS = ("distance_m", "gain")  # of a large fleet they are computed on demand
+# The axes of what a fleet has of its n devices and m edges, some of which may be missing.
+AXES: dict[str, tuple[str, ...]] = {
+    "position_m": ("n", "2"),
+    **dict.fromkeys(("cycles_per_sample", "samples", "power_w", "max_cpu_hz", "capacitance", "battery_j"), ("n",)),
+    **dict.fromkeys((*MEASURED, "device_names"), ("n",)),
+    **dict.fromkeys(("cloud_gain", "edge_power_w", "edge_bandwidth_hz", "downlink_hz"), ("m",)),
+    **dict.fromkeys(("edge_names", "edge_parents"), ("m",)), "edge_position_m": ("m", "2"),
+    **dict.fromkeys((*LINKS, "latency_s"), ("n", "m")),
+}  # fmt: skip
 MOVING_LINKS = 2_000  # largest N·M for which all links of moving devices are computed in each round
 FDMA, DVFS, NO_DOWNLOAD = Fdma(), Dvfs(), NoDownload()  # the paper's
 TRIED = 8  # devices with which an own part is tried
@@ -123,23 +130,16 @@ class Fleet:
                 value = np.array(value, dtype=np.float64, order="C")
                 value.flags.writeable = False
                 object.__setattr__(self, field.name, value)
-        n, m = len(self.samples), len(self.edge_bandwidth_hz)
-        expected: dict[str, tuple[int, ...]] = {}
-        expected |= dict.fromkeys(_PER_DEVICE, (n,)) | dict.fromkeys(_PER_EDGE, (m,))
-        expected |= {"position_m": (n, 2), "edge_position_m": (m, 2), "distance_m": (n, m), "gain": (n, m)}
-        expected |= {name: (n,) for name in _OWN_PER_DEVICE if np.ndim(getattr(self, name))}
-        expected |= {} if self.latency_s is None else {"latency_s": (n, m)}
-        expected |= {} if self.downlink_hz is None else {"downlink_hz": (m,)}
-        expected |= {"device_names": (n,)} if self.device_names is not None else {}
-        expected |= {name: (m,) for name in ("edge_names", "edge_parents") if getattr(self, name) is not None}
-        for name, shape in expected.items():
-            got = np.shape(getattr(self, name))
-            if got != shape:
-                least = min(len(got) and got[0], shape[0])
-                raise ConfigError(
-                    f"{name}[{least}]: got shape {got}, expected {shape} for {n} devices (the length of samples) and "
-                    f"{m} edges (of edge_bandwidth_hz); the arrays must be of equal length"
-                )
+        lengths = {"n": len(self.samples), "m": len(self.edge_bandwidth_hz), "2": 2}
+        for name, axes in AXES.items():
+            value, shape = getattr(self, name), tuple(lengths[axis] for axis in axes)
+            if value is None or isinstance(value, float) or (got := np.shape(value)) == shape:
+                continue
+            least = min(len(got) and got[0], shape[0])
+            raise ConfigError(
+                f"{name}[{least}]: got shape {got}, expected {shape} for {lengths['n']} devices (the length of "
+                f"samples) and {lengths['m']} edges (of edge_bandwidth_hz); the arrays must be of equal length"
+            )
 
     @classmethod
     def of(
@@ -220,12 +220,7 @@ class Fleet:
                 f"devices[{bad[0]}]: device {index[bad[0]]} does not exist; accepted: 0 to {self.num_devices - 1}"
             )
         index = index.astype(np.intp)
-        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in _PER_DEVICE}
-        chosen |= {name: array[index] for name in _OWN_PER_DEVICE if np.ndim(array := getattr(self, name))}
-        if self.device_names is not None:
-            chosen["device_names"] = tuple(self.device_names[i] for i in index)
-        if self.latency_s is not None:
-            chosen["latency_s"] = self.latency_s[index]
+        chosen = self._chosen("n", index)
         if self.links is None or index.size * self.num_edges <= link.DENSE_LINKS:
             return replace(self, **chosen, distance_m=self.distance_m[index], gain=self.gain[index], links=None)
         links = replace(self.links, number=self.links.number[index], position_m=chosen["position_m"])
@@ -237,15 +232,7 @@ class Fleet:
         An assigner's answer for it counts the edges of the new fleet: ``edges[answer]`` are those of this one.
         """
         index = np.asarray(edges, dtype=np.intp)
-        chosen: dict[str, Any] = {name: getattr(self, name)[index] for name in (*_PER_EDGE, "edge_position_m")}
-        for name in ("edge_names", "edge_parents"):
-            if (names := getattr(self, name)) is not None:
-                chosen[name] = tuple(names[i] for i in index)
-        if self.latency_s is not None:
-            chosen["latency_s"] = self.latency_s[:, index]
-        if self.downlink_hz is not None:
-            chosen["downlink_hz"] = self.downlink_hz[index]
-        chosen["tree"] = self.tree.take_edges(index)
+        chosen = {**self._chosen("m", index), "tree": self.tree.take_edges(index)}
         if self.links is None:
             distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
             return replace(self, **chosen, distance_m=distance_m, gain=gain)
@@ -253,6 +240,19 @@ class Fleet:
             self.links, edge_number=self.links.edge_number[index], edge_position_m=chosen["edge_position_m"]
         )
         return replace(self, **chosen, **on_demand(links))
+
+    def _chosen(self, axis: str, index: IntArray) -> dict[str, Any]:
+        """Return what the fleet has of some of its devices (``n``) or edges (``m``), but for its `LINKS`."""
+        chosen: dict[str, Any] = {}
+        for name, axes in AXES.items():
+            value = getattr(self, name)
+            if axis not in axes or name in LINKS or value is None or isinstance(value, float):
+                continue
+            if isinstance(value, tuple):
+                chosen[name] = tuple(value[i] for i in index)
+            else:
+                chosen[name] = value[index] if axis == axes[0] else value[:, index]
+        return chosen
 
     def moved(
         self,

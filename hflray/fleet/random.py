@@ -41,9 +41,7 @@ def complete(
     config: FleetConfig,
     rng: np.random.Generator,
     arrays: Mapping[str, FloatArray],
-    device_names: tuple[str, ...] | None = None,
-    edge_names: tuple[str, ...] | None = None,
-    edge_parents: tuple[str, ...] | None = None,
+    **names: Any,
 ) -> Fleet:
     """Draw a fleet as `sample_fleet` does, and put what is given in the place of what was drawn.
 
@@ -53,7 +51,7 @@ def complete(
         config: see `sample_fleet`.
         rng: see `sample_fleet`.
         arrays: checked arrays as in `Fleet.of`, in which NaN stands for what is drawn.
-        device_names, edge_names, edge_parents: see `Fleet`.
+        **names: ``device_names``, ``edge_names`` and ``edge_parents`` of `Fleet`.
 
     Raises:
         ConfigError: links are given for a fleet that is too large to hold them, or a rate is beyond any bandwidth.
@@ -127,9 +125,7 @@ def complete(
         has_rates="rate_bps" in arrays and bool(np.isfinite(arrays["rate_bps"]).all()),
         is_placed="position_m" in arrays,
         battery_j=arrays.get("battery_j"),
-        device_names=device_names,
-        edge_names=edge_names,
-        edge_parents=edge_parents,
+        **names,
         **measured,
     )
 

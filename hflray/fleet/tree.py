@@ -266,17 +266,13 @@ def _links(path: str, setting: str, count: int) -> list[tuple[int, int, float]]:
     """
     file, content = pinned.content_of(path if pinned.is_pinned(path) else pinned.pin(path))
     table = read_table(f"tree.gossip.{setting}: {file}", file, content)
-    columns = {name: table.numbers(name) for name in ("edge", "neighbour", "weight") if name in table.columns}
+    ends: list[list[int]] = []
     for name in ("edge", "neighbour"):
-        if name not in columns:
+        if name not in table.columns:
             raise ConfigError(f"{table.name}: lacks the column {name}; accepted: edge,neighbour,weight; add it")
-        bad = np.flatnonzero(~np.isin(columns[name], np.arange(count)))
-        if bad.size:
-            row = int(bad[0])
-            raise table.error(row, name, f"got {columns[name][row]:g}; accepted: 0 to {count - 1}; correct it")
-    weight = columns.get("weight", np.full(len(columns["edge"]), np.nan))
-    pairs = columns["edge"].astype(int).tolist(), columns["neighbour"].astype(int).tolist()
-    return list(zip(*pairs, weight.tolist(), strict=True))
+        ends.append(table.indices(name, tuple(map(str, range(count))), f"no edge of 0 to {count - 1}").tolist())
+    weight = table.numbers("weight") if "weight" in table.columns else np.full(len(table), np.nan)
+    return list(zip(ends[0], ends[1], weight.tolist(), strict=True))
 
 
 def _weights(path: str, linked: BoolArray) -> FloatArray:

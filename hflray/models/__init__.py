@@ -14,18 +14,9 @@ from torch import nn
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.models.paper import (
-    MIN_IMAGE_SIZE,
-    MINI_INPUT_SHAPE,
-    HflCnn,
-    MiniCnn,
-    ModelKind,
-    build_model,
-    init_vector,
-)
+from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, build_model, init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import (
-    BITS_PER_KB,
     BITS_PER_PARAMETER,
     Vector,
     kept_at_home,
@@ -33,7 +24,6 @@ from hflray.models.vector import (
     num_parameters,
     num_statistics,
     size_bits,
-    size_kb,
     statistics,
     to_vector,
     trained,
@@ -43,13 +33,9 @@ from hflray.seeding import seed_sequence, stream
 from hflray.support.contract import Contract, described
 
 __all__ = [
-    "BITS_PER_KB",
     "BITS_PER_PARAMETER",
-    "MINI_INPUT_SHAPE",
-    "MIN_IMAGE_SIZE",
     "HflCnn",
     "MiniCnn",
-    "ModelKind",
     "Vector",
     "auxiliary_problem",
     "build",
@@ -62,7 +48,6 @@ __all__ = [
     "num_parameters",
     "num_statistics",
     "size_bits",
-    "size_kb",
     "statistics",
     "to_vector",
     "torch_seed",

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from hflray.errors import HflrayError
 
 BITS_PER_PARAMETER = 32
-BITS_PER_KB = 8 * 1024
 
 Vector = NDArray[np.float32]
 
@@ -82,8 +81,3 @@ def num_parameters(module: nn.Module) -> int:
 def size_bits(module: nn.Module) -> int:
     """Return the number of bits of an upload, 32 for each number that travels; z unless ``cost.model_kb`` is set."""
     return BITS_PER_PARAMETER * num_parameters(module)
-
-
-def size_kb(module: nn.Module) -> float:
-    """Return the model's size in KB of 1024 bytes."""
-    return size_bits(module) / BITS_PER_KB

@@ -30,7 +30,7 @@ OPTIONS = "scheduling.options."
 DEPLOYMENT = "fleet.deployment_seed"  # an integer draws the edges once from this seed; None draws them with each fleet
 
 
-TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NAMES, POLICIES, SETTINGS = TABLES["names"], TABLES["policies"], TABLES["settings"]
 COLOUR_OF = {"IKC": BLUE, "VKC": ORANGE, "FedAvg": VERMILION}  # in every chart; others follow the series' number
 HASH = re.compile(rf"@sha256:([0-9a-f]{{{SHOWN}}})[0-9a-f]*")

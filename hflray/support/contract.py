@@ -89,9 +89,9 @@ class Contract(NamedTuple):
                 raise self.error(f"{array[tuple(index)]}{place}{where}")
         return array
 
-    def number(self, value: object, low: float = -math.inf, high: float = math.inf) -> float:
-        """Return a value as a finite number from `low` to `high`. Raises ConfigError: it is another thing."""
-        return float(self.array(value, (), "f", low, high))
+    def number(self, value: object) -> float:
+        """Return a value as a finite number. Raises ConfigError: it is another thing."""
+        return float(self.array(value, ()))
 
     def pair(self, value: object) -> tuple[Any, Any]:
         """Return a value as a pair. Raises ConfigError: it is another thing."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
-from queue import Empty, SimpleQueue
-from typing import NoReturn, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 Result = TypeVar("Result")
 
@@ -20,22 +19,18 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
         TimeoutError: `call` took longer.
         Exception: any error of `call`.
     """
-    ends: SimpleQueue[Callable[[], Result]] = SimpleQueue()
+    answer: Future[Result] = Future()
 
     def run() -> None:
         try:
-            value = call()
-            ends.put(lambda: value)
+            answer.set_result(call())
         except Exception as error:
-            ends.put(partial(_raise, error))
+            answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        end = ends.get(timeout=limit_s)
-    except Empty:
+        return answer.result(limit_s)
+    except TimeoutError:
+        if answer.done():
+            raise
         raise TimeoutError(f"no answer in {limit_s:.0f} s") from None
-    return end()
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error

@@ -55,8 +55,8 @@ def signed_rank_p(steps: Sequence[float] | FloatArray) -> float:
     return min(1.0, float(shares[as_far].sum()))
 
 
-def mean_interval(values: Sequence[float] | FloatArray, level: float = 0.95) -> tuple[float, float]:
-    """Return the mean of independent values, (units,), and the half width of its Student interval.
+def mean_interval(values: Sequence[float] | FloatArray) -> tuple[float, float]:
+    """Return the mean of independent values, (units,), and the half width of its Student interval of 95 %.
 
     Of logarithms of ratios, the exponentials of mean ± half width are the geometric mean and its interval. The half
     width is NaN for one value, and both are NaN without any.
@@ -65,7 +65,7 @@ def mean_interval(values: Sequence[float] | FloatArray, level: float = 0.95) -> 
     if len(sample) < 2:
         return (float(sample[0]) if len(sample) else np.nan), np.nan
     error = float(sample.std(ddof=1)) / np.sqrt(len(sample))
-    return float(sample.mean()), float(student.ppf((1 + level) / 2, len(sample) - 1) * error)
+    return float(sample.mean()), float(student.ppf(0.975, len(sample) - 1) * error)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ON_RECORD = (
 )  # fmt: skip
 RULES = "2"  # the revision of the local rules, on record since SCAFFOLD's variates stay fixed in a round
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("*.py", "*.c")
+SOURCES = ("*.py", "*.toml", "*.c")
 NVIDIA = Path("/proc/driver/nvidia/gpus")  # the driver's folder for each GPU
 
 

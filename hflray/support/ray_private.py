@@ -2,8 +2,7 @@
 
 Ray may change what is private in any release, so pyproject.toml names the releases. No other file imports a private
 module of Ray or reads an underscored attribute of one of Ray's objects. What a subclass of a Ray class inherits or
-overrides is used in the subclass and listed in `INHERITED`. ``tests/support/test_ray_private.py`` checks both, that the
-installed Ray has each of these names, and that at most six of them are needed outside of `hflray.rl`.
+overrides is used in the subclass. ``tests/support/test_ray_private.py`` checks this.
 """
 
 from __future__ import annotations
@@ -13,31 +12,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
-
-# By the dotted name of a Ray class: the private names that our subclass of it uses or overrides. The reasons:
-INHERITED: dict[str, frozenset[str]] = {
-    # hflray/rl/dqn.py: Tune turns the name of a buffer's class into the class, which RLlib then refuses.
-    "ray.rllib.algorithms.dqn.DQN": frozenset({"_create_local_replay_buffer_if_necessary"}),
-    # hflray/rl/sampling.py: the buffer and its state are complete only with RLlib's own counts.
-    "ray.rllib.utils.replay_buffers.episode_replay_buffer.EpisodeReplayBuffer": frozenset(
-        {"_num_timesteps", "_num_timesteps_added", "_num_episodes_evicted"}
-    ),
-    # hflray/rl/sampling.py, hflray/rl/ppo.py: whole episodes are played in one call of the network, and
-    # RLlib's counts of them stay true.
-    "ray.rllib.env.single_agent_env_runner.SingleAgentEnvRunner": frozenset(
-        {
-            "_sample",
-            "_done_episodes_for_metrics",
-            "_log_env_steps",
-            "_metrics_num_env_steps_sampled",
-            "_increase_sampled_metrics",
-        }
-    ),
-    # hflray/rl/dqn.py, hflray/rl/ppo.py: RLlib asks an author of a module to override these.
-    "ray.rllib.core.rl_module.torch.TorchRLModule": frozenset(
-        {"_forward", "_forward_inference", "_forward_exploration", "_forward_train"}
-    ),
-}
 
 
 @contextmanager

@@ -95,9 +95,9 @@ def read_bytes(
     return content
 
 
-def read_json(path: str | Path, most: int = MOST_BYTES, inside: Path | None = None) -> Any:
+def read_json(path: str | Path, inside: Path | None = None) -> Any:
     """Return the value in a JSON file. Raises OSError, ValueError: see `read_bytes` and `parse_json`."""
-    return parse_json(read_bytes(path, most, inside))
+    return parse_json(read_bytes(path, inside=inside))
 
 
 def parse_json(content: bytes | str) -> Any:

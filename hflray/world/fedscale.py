@@ -12,17 +12,18 @@ trust into JSON.
 
 from __future__ import annotations
 
-import csv
 import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from hflray.errors import ConfigError
 from hflray.support.files import write
 from hflray.support.reader import parse_json, read_bytes
+from hflray.support.tables import Table
 from hflray.support.terminal.app import HELP, exit_code, single
 
 COLUMNS = ["client", "active_s", "inactive_s"]
@@ -43,8 +44,9 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
         ConfigError: the file is not of this form; the message names the client or the line.
     """
     try:
-        text = read_bytes(source).decode("utf-8-sig")
-        clients = _json(text, devices) if source.suffix == ".json" else _csv(text, devices)
+        content = read_bytes(source)
+        is_json = source.suffix == ".json"
+        clients = _json(content.decode("utf-8-sig"), devices) if is_json else _csv(str(source), content, devices)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{source}: not the availability of clients ({error}); give the JSON or CSV form that "
@@ -104,28 +106,23 @@ def _client(name: str, client: Any) -> tuple[list[Spell], float]:
     return spells, finish_s
 
 
-def _csv(text: str, devices: int | None) -> list[tuple[list[Spell], float]]:
-    """Return the spells of each client, and the last time of all. Raises ValueError with the number of the line."""
-    lines = text.splitlines()
-    if not lines or [cell.strip() for cell in lines[0].split(",")] != COLUMNS:
-        raise ValueError(f"line 1: the columns are not {','.join(COLUMNS)}")
+def _csv(name: str, content: bytes, devices: int | None) -> list[tuple[list[Spell], float]]:
+    """Return the spells of each client, and the last time of all. Raises ConfigError with the number of the row."""
+    table = Table(name, content, is_csv=True)
+    if table.columns != COLUMNS:
+        raise ConfigError(f"{name}, row 1: the columns are not {','.join(COLUMNS)}; correct the line")
+    first_s, last_s = table.filled("active_s", 0.0), table.filled("inactive_s", 0.0)
+    if len(back := np.flatnonzero(last_s < first_s)):
+        raise table.error(int(back[0]), "inactive_s", "is before active_s; accepted: a later time; correct it")
     clients: dict[str, list[Spell]] = {}
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
-        if not cells:
-            continue
-        try:
-            client, first, last = cells
-            spell = float(first), float(last)
-        except ValueError as error:
-            raise ValueError(f"line {number}: got {','.join(cells)!r}; accepted: {','.join(COLUMNS)}") from error
-        _check(f"line {number}", spell)
-        clients.setdefault(client.strip(), []).append(spell)
+    for client, first, last in zip(table.texts("client"), first_s.tolist(), last_s.tolist(), strict=True):
+        clients.setdefault(client, []).append((first, last))
     chosen = list(clients.values())[:devices]
-    last_s = max((last for spells in chosen for _, last in spells), default=0.0)
-    return [(sorted(spells), last_s) for spells in chosen] if last_s > 0 else []
+    end_s = max(last for spells in chosen for _, last in spells)
+    return [(sorted(spells), end_s) for spells in chosen] if end_s > 0 else []
 
 
-def _check(place: str, times: list[float] | Spell) -> None:
+def _check(place: str, times: list[float]) -> None:
     """Raise ValueError if times are not finite, are negative or run backwards."""
     if not all(0 <= time < math.inf for time in times) or any(b < a for a, b in pairwise(times)):
         shown = ", ".join(f"{time:g}" for time in times[:6]) + (", …" if len(times) > 6 else "")

@@ -21,14 +21,13 @@ from hflray.support.arrays import FloatArray
 from hflray.support.checksum import digest
 from hflray.support.tables import match, open_table
 from hflray.world.fading import Fading
-from hflray.world.part import Part
-from hflray.world.trace import check_digest
+from hflray.world.trace import OfTrace, rising_times_s
 
 SETTING = "world.fading.options.path"
 VALUES = {"gain_db": (-400.0, 100.0, None), "mbps": (-np.inf, 1e9, 0.0)}  # least, most, above
 
 
-class LinkTrace(Fading, Part):
+class LinkTrace(OfTrace, Fading):
     """The factors by which a trace departs from the fleet's gains.
 
     Args:
@@ -60,15 +59,13 @@ class LinkTrace(Fading, Part):
             raise ConfigError(
                 f"{table.name}: has {' and '.join(kinds) or 'neither gain_db nor mbps'}; accepted: one of them"
             )
-        time_s = table.filled(columns["time_s"], 0.0)
+        time_s = rising_times_s(table, columns["time_s"])
         names = fleet.device_names or tuple(map(str, range(fleet.num_devices)))
         devices = table.indices(columns["device"], names, "no device")
         names = fleet.edge_names or tuple(map(str, range(fleet.num_edges)))
         edges = table.indices(columns["edge"], names, "no edge")
         least, most, above = VALUES[kinds[0]]
         values = table.filled(columns[kinds[0]], least, most, above)
-        if len(back := np.flatnonzero(np.diff(time_s) < 0)):
-            raise table.error(int(back[0]) + 1, columns["time_s"], "is before the row above it; sort the rows by time")
         if kinds[0] == "gain_db":
             gain = 10.0 ** (values / 10.0)
         else:
@@ -79,7 +76,7 @@ class LinkTrace(Fading, Part):
                 raise ConfigError(f"{table.name}: {error}") from error
         self._time_s, self._devices, self._edges = time_s, devices, edges
         self._factors = gain / fleet.gain_of(devices, edges)
-        self._digest = np.frombuffer(bytes.fromhex(digest(content)), dtype=np.uint8)
+        self.digest = np.frombuffer(bytes.fromhex(digest(content)), dtype=np.uint8)
         self._now = np.ones(self._shape)
         self._next = 0
         self.advance(0.0)
@@ -103,12 +100,8 @@ class LinkTrace(Fading, Part):
         """Return a copy that shares the lines."""
         return copy.copy(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the checksum of the file, because the state follows from it and the clock."""
-        return {"digest": np.array(self._digest)}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to the start. Raises ConfigError: the state was made with another file."""
-        check_digest(self._digest, state)
+        super().load_state_dict(state)
         self._now, self._next = np.ones(self._shape), 0
         self.advance(0.0)

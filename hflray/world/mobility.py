@@ -22,7 +22,7 @@ from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.contract import Contract
 from hflray.world.draws import Draws
 from hflray.world.part import Part
-from hflray.world.trace import Trace, check_digest
+from hflray.world.trace import OfTrace, Trace
 
 OPTIONS = "world.mobility.options"
 AT_ONCE = 500_000  # random numbers drawn at once
@@ -125,7 +125,7 @@ class Static(Mobility):
         """Do nothing."""
 
 
-class MobilityTrace(Mobility):
+class MobilityTrace(OfTrace, Mobility):
     """Devices go straight from one place of a trace to the next, with columns ``time_s,device,x_m,y_m``.
 
     Until its first line a device is at that line's place, from its last line on it stays, and without lines it is where
@@ -142,18 +142,17 @@ class MobilityTrace(Mobility):
     def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float, path: str) -> None:
         super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
         setting, axes = f"{OPTIONS}.path", ("x_m", "y_m")
-        self._trace = Trace.read(setting, path, "device", len(self.position_m), dict.fromkeys(axes, False))
+        trace = Trace.read(setting, path, "device", len(self.position_m), dict.fromkeys(axes, False))
         for axis in axes:
-            outside = np.flatnonzero((self._trace.values[axis] < 0) | (self._trace.values[axis] > area_m))
+            outside = np.flatnonzero((trace.values[axis] < 0) | (trace.values[axis] > area_m))
             if outside.size:
                 raise ConfigError(
-                    f"{setting}: {path}, line {self._trace.line[outside[0]]}: {axis} is "
-                    f"{self._trace.values[axis][outside[0]]:g}; accepted: 0 to {area_m:g}, the area; raise "
-                    "fleet.area_km, or move the trace"
+                    f"{setting}: {path}, line {trace.line[outside[0]]}: {axis} is {trace.values[axis][outside[0]]:g}; "
+                    f"accepted: 0 to {area_m:g}, the area; raise fleet.area_km, or move the trace"
                 )
-        order = np.lexsort((self._trace.time_s, self._trace.member))
-        self._member, self._time_s = self._trace.member[order], self._trace.time_s[order]
-        self._place_m = np.stack([self._trace.values[axis][order] for axis in axes], axis=-1)
+        order = np.lexsort((trace.time_s, trace.member))
+        self._member, self._time_s, self.digest = trace.member[order], trace.time_s[order], trace.digest
+        self._place_m = np.stack([trace.values[axis][order] for axis in axes], axis=-1)
         self.move(0, 0)
 
     def move(self, first: int, last: int) -> None:
@@ -174,15 +173,6 @@ class MobilityTrace(Mobility):
     def __deepcopy__(self, memo: object) -> Self:
         """Return a copy that shares the trace."""
         return copy.copy(self)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of `Mobility` and the checksum of the trace."""
-        return super().state_dict() | {"digest": np.array(self._trace.digest)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError if it was made with another trace."""
-        check_digest(self._trace.digest, state)
-        super().load_state_dict(state)
 
 
 class RandomWaypoint(Mobility):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hflray.errors import ConfigError
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.tables import open_table
+from hflray.support.tables import Table, open_table
 from hflray.support.text import one_line
 from hflray.world.part import Part
 
@@ -60,11 +60,8 @@ class Trace:
                 f"{table.name}, row 1: the columns are {one_line(','.join(table.columns))[:80]}; accepted: "
                 f"{','.join(names)}; correct the line"
             )
-        time_s = table.filled("time_s", 0.0)
-        if len(back := np.flatnonzero(np.diff(time_s) < 0)):
-            raise table.error(int(back[0]) + 1, "time_s", "is before the row above it; sort the rows by time")
         return cls(
-            time_s=time_s,
+            time_s=rising_times_s(table, "time_s"),
             member=table.indices(member, tuple(map(str, range(count))), f"no {member} of 0 to {count - 1}"),
             values={
                 name: table.truths(name).astype(np.float64) if is_truth else table.filled(name)
@@ -79,7 +76,38 @@ class Trace:
         return self
 
 
-class Switches(Part):
+def rising_times_s(table: Table, column: str) -> FloatArray:
+    """Return the times of a table's rows, (n,), s. Raises ConfigError: they fall."""
+    time_s = table.filled(column, 0.0)
+    if len(back := np.flatnonzero(np.diff(time_s) < 0)):
+        raise table.error(int(back[0]) + 1, column, "is before the row above it; sort the rows by time")
+    return time_s
+
+
+class OfTrace(Part):
+    """A part whose state follows from a trace and the clock, so that it is the checksum of the trace.
+
+    Attributes:
+        digest: SHA-256 of the trace's file, (32,) bytes.
+    """
+
+    digest: NDArray[np.uint8]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the checksum beside the state of the base class."""
+        return super().state_dict() | {"digest": np.array(self.digest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError: it was made with another trace."""
+        if not np.array_equal(state.get("digest", ()), self.digest):
+            raise ConfigError(
+                "state: it was made with another trace than the world has now; resume with the trace of the run's "
+                "start, or start anew"
+            )
+        super().load_state_dict(state)
+
+
+class Switches(OfTrace):
     """Members of a group that a trace turns on and off. Until its first line a member is on.
 
     Args:
@@ -93,7 +121,7 @@ class Switches(Part):
     """
 
     def __init__(self, trace: Trace, column: str, count: int, repeat_s: float | None = None) -> None:
-        self._trace, self._repeat_s = trace, repeat_s
+        self.digest, self._repeat_s = trace.digest, repeat_s
         # Of several lines of a member at the same time the last one counts.
         order = np.lexsort((trace.member, trace.time_s))  # it keeps the order of such lines
         later = (np.diff(trace.time_s[order]) > 0) | (np.diff(trace.member[order]) != 0)
@@ -139,20 +167,3 @@ class Switches(Part):
         on = np.ones(len(self.up), dtype=bool)
         on[self._member] = self._values
         return ~on
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the checksum of the trace, because the state follows from the trace and the clock."""
-        return {"digest": np.array(self._trace.digest)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Check that a state was made with the same trace. Raises ConfigError if it was not."""
-        check_digest(self._trace.digest, state)
-
-
-def check_digest(digest: NDArray[np.uint8], state: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a state was made with another trace than the one of this digest."""
-    if not np.array_equal(state.get("digest", ()), digest):
-        raise ConfigError(
-            "state: it was made with another trace than the world has now; resume with the trace of the run's start, "
-            "or start anew"
-        )

@@ -11,6 +11,7 @@ import yaml
 
 from hflray.config import ExperimentConfig, FleetConfig, flatten, load_config, parse_yaml, to_yaml, validate
 from hflray.errors import ConfigError
+from tests.conftest import refusal
 from tests.hostile import BREAKING
 
 ROOT = Path(__file__).parents[2]
@@ -106,11 +107,8 @@ def test_yaml_merge_keys_work(tmp_path):
     ],
 )
 def test_a_bad_file_gives_one_line(tmp_path, text, words):
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *words):
         load_config(write(tmp_path, text))
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
 
 
 def test_an_unreadable_file_is_named(tmp_path):
@@ -122,13 +120,6 @@ def test_an_unreadable_file_is_named(tmp_path):
     path.write_bytes(b"data: {root: \xe9}\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(path)
-
-
-def test_flatten_uses_the_dotted_names():
-    flat = flatten(load_config().model_dump())
-    assert flat["scheduling.num_scheduled"] == 50
-    assert flat["seed"] == 0
-    assert not any(isinstance(value, dict) for value in flat.values())
 
 
 def exponents(ours: Any, plain: Any) -> int:
@@ -219,9 +210,8 @@ def test_aliases_and_levels_within_the_limits_are_read():
 
 @pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "x" * 300])
 def test_a_path_that_is_no_file_gives_one_line(path):
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError):
         load_config(path)
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", BREAKING)
@@ -229,6 +219,5 @@ def test_a_name_of_several_lines_is_refused(name):
     for setting in ("root", "name"):
         with pytest.raises(ConfigError, match=rf"^data.{setting}: got .*without line breaks.*remove them$"):
             validate(ExperimentConfig, {"data": {setting: f"{name}.npz"}})
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError):
         validate(ExperimentConfig, {name: 1})
-    assert len(str(error.value).splitlines()) == 1

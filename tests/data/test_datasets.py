@@ -171,17 +171,11 @@ def poisoned(value: float, dtype: type = np.float32) -> np.ndarray:
     [
         ({"x_test": None, "y_test": None}, "lacks x_test, y_test (it has x_train, y_train)"),
         ({"x_train": poisoned(np.nan)}, "x_train[2, 3, 4] is nan; accepted: finite numbers"),
-        ({"x_train": poisoned(-np.inf)}, "x_train[2, 3, 4] is -inf"),
         ({"x_train": poisoned(-0.5)}, "x_train[2, 3, 4] is -0.5; accepted: floats in [0, 1] or in [0, 255]"),
         ({"x_train": poisoned(255.5)}, "x_train[2, 3, 4] is 255.5"),
         ({"x_train": poisoned(256, np.int32)}, "x_train[2, 3, 4] is 256; accepted: integers in 0..255"),
-        ({"x_train": poisoned(-1, np.int8)}, "x_train[2, 3, 4] is -1"),
-        (
-            {"x_train": np.zeros((12, 16, 16), bool)},
-            "x_train has type bool; accepted: integers or floats; convert it, for example to float32",
-        ),
+        ({"x_train": np.zeros((12, 16, 16), bool)}, "type bool; accepted: integers or floats; convert it, for example"),
         ({"y_train": np.array(["a", "b", "c"] * 4)}, "y_train has type <U1; accepted: integers 0..classes-1; number"),
-        ({"x_train": np.zeros((12, 16, 16), complex)}, "x_train has type complex128"),
         ({"x_train": np.zeros((12, 256))}, "x_train has shape (12, 256); accepted: (n, height, width)"),
         ({"x_train": np.zeros((12, 3, 16, 16))}, "move the channels last"),
         ({"x_train": np.zeros((0, 16, 16)), "y_train": np.zeros(0, int)}, "x_train is empty"),
@@ -190,15 +184,8 @@ def poisoned(value: float, dtype: type = np.float32) -> np.ndarray:
         ({"x_test": np.zeros((6, 16, 17), np.uint8)}, "(1, 16, 16) but x_test of (1, 16, 17)"),
         ({"y_train": np.arange(11) % 3}, "x_train holds 12 images but y_train 11 labels"),
         ({"y_train": (np.arange(12) % 3)[:, None]}, "y_train has shape (12, 1); accepted: (n,)"),
-        ({"y_train": np.arange(12) % 3 * 1.0}, "y_train has type float64; accepted: integers"),
-        ({"y_train": np.array([0, 1, 2, -1] * 3)}, "y_train[3] is -1"),
-        ({"y_train": np.array([0, 1, 2, 7] * 3)}, "labels out of range: y_train[3] is 7, but class 3 has no sample"),
         ({"y_train": np.arange(12) % 3 + 1}, "y_train[0] is 1, but class 0 has no sample"),
         ({"y_train": np.full(12, 2**64 - 1, np.uint64)}, "y_train[0] is 18446744073709551615"),
-        (
-            {"y_test": np.array([0, 1, 2, 0, 3, 1])},
-            "labels out of range: y_test[4] is 3; accepted: the training labels 0..2",
-        ),
     ],
 )
 def test_a_wrong_npz_is_refused_in_one_line(tmp_path, changes, expected):

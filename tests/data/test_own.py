@@ -160,6 +160,9 @@ WRONG = [
     ({"kind": "regression", "y_train": np.full(40, np.nan)}, "y_train[0] is nan; accepted: finite numbers"),
     ({"kind": "next_token"}, "x_train has type float64, and kind next_token needs tokens; accepted: integers of"),
     ({"x_train": features() * 1e300}, "x_train[0, 0] is 5.25146044"),
+    ({"owner": ["a", "b"]}, "owner has shape (2,)"), ({"owner": ["a", ""] * 20}, "owner[1] is an empty text"),
+    ({"test_owner": ["a"] * 20}, "test_owner was given without owner"),
+    ({"class_names": ["a", "b", "c"]}, "class_names has 3 texts"),
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hflray.data.preprocess import preprocess
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 
 RNG = np.random.default_rng
 
@@ -45,20 +45,13 @@ def test_a_crop_is_a_window_of_the_first_channel():
     np.testing.assert_allclose(inputs, (expected - 49.5) / expected.std(), rtol=1e-5)
 
 
-def test_per_sample_crops_come_from_every_place():
+def test_crops_come_from_every_place():
     inputs = preprocess(numbered(400), "crop", RNG(0))
     assert corners(inputs) == {(row, column) for row in range(3) for column in range(4)}
     # Each crop is a whole window: a step down adds the image's width, 13 times as much as a step right.
     unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
     np.testing.assert_allclose(np.diff(inputs, axis=2) / unit, 13, rtol=1e-3)
     np.testing.assert_allclose(np.diff(inputs, axis=3) / unit, 1, rtol=1e-3)
-
-
-def test_shared_crops_come_from_one_place_drawn_by_the_generator():
-    assert all(len(corners(preprocess(numbered(50), "crop", RNG(seed), "shared"))) == 1 for seed in range(5))
-    images = RNG(0).integers(0, 256, (5, 1, 20, 20), dtype=np.uint8)
-    drawn = {preprocess(images, "crop", RNG(seed), "shared").tobytes() for seed in range(20)}
-    assert len(drawn) > 5
 
 
 def test_components_are_ordered_uncorrelated_and_keep_the_variance():
@@ -86,12 +79,6 @@ def test_constant_images_give_zeros_rather_than_nan():
         assert not preprocess(np.full((5, 1, 16, 16), 7, np.uint8), how, RNG(0)).any()
 
 
-def test_wrong_arguments_are_named():
+def test_images_that_are_too_small_are_refused():
     with pytest.raises(DataError, match="at least 10×10, but they are 9×12"):
         preprocess(numbered(2, height=9, width=12), "crop", RNG(0))
-    with pytest.raises(ConfigError, match="'crop' or 'pca'"):
-        preprocess(numbered(2), "flatten", RNG(0))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="'per_sample' or 'shared'"):
-        preprocess(numbered(2), "crop", RNG(0), "centre")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="shape"):
-        preprocess(numbered(2)[:, 0], "crop", RNG(0))

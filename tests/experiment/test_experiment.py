@@ -269,12 +269,12 @@ def test_a_device_that_is_late_is_billed_until_the_deadline_and_not_trained() ->
     values = record.metrics()
     assert values[metrics.ROUND_DISCARDED] == late.mean()
     assert 0 < values[metrics.ROUND_WASTED_J] < planned.energy_j
-    assert set(values) > {*metrics.PER_ROUND, *metrics.WITH_A_CLOCK}
+    assert set(values) > {*metrics.PER_ROUND, *metrics.names_logged("clock")}
     samples = experiment.scenario.fleet.samples[record.devices]
     assert record.samples_trained == samples[~late].sum() * 3  # L = 1, Q = 3
     whole = Experiment(small_config(*LATE, "clock.edge=all")).run_round()
     assert not whole.deviates
-    assert not {*metrics.WITH_A_CLOCK} & set(whole.metrics())
+    assert not {*metrics.names_logged("clock")} & set(whole.metrics())
     assert whole.cost.delay_s == pytest.approx(planned.delay_s, rel=1e-12)
     assert whole.model_hash != record.model_hash
 

@@ -64,12 +64,6 @@ def test_a_fleet_has_table_is_ranges_and_its_shapes():
     assert fleet.capacitance == 2e-28
 
 
-def test_powers_are_converted_to_watts():
-    fleet = draw(num_devices=3, num_edges=2)
-    assert fleet.edge_power_w == pytest.approx([0.1995262] * 2, rel=1e-6)  # 23 dBm = 10^2.3 mW
-    assert fleet.noise_w_per_hz == pytest.approx(3.981072e-21, rel=1e-6)  # -174 dBm/Hz = 10^-17.4 mW/Hz
-
-
 def test_powers_may_be_uniform_in_watts():
     dbm, watt = draw(num_devices=2000, num_edges=2), draw(num_devices=2000, num_edges=2, power_law="watt")
     # 0 dBm is 1 mW and 23 dBm is 10^2.3 = 199.5262 mW. Both laws draw one number in [0, 1) for each device.

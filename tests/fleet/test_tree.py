@@ -16,6 +16,7 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.fleet.tree import CLOUD_ALONE, Graph, metropolis, mix
 from hflray.support import pinned
 from hflray.sweep import load_sweep
+from tests.conftest import refusal
 
 SIX = ("fleet.num_devices=6", "scheduling.num_scheduled=3", "scheduling.num_clusters=3")
 PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
@@ -105,12 +106,8 @@ def test_a_graph_and_w_of_files(tmp_path) -> None:
     [
         ({"region": {"count": 9}}, {}, ("tree.region.count: got 9", "1 to 5")),
         ({"gossip": {"graph": "star"}}, {}, ("tree.gossip.graph: got 'star'", "ring, complete, path")),
-        (
-            {"gossip": {"graph": "g.csv"}},
-            {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"},
-            ("g.csv", "edge 2", "connected"),
-        ),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got 7", "0 to 4")),
+        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"}, ("does not connect edge 2",)),
+        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got '7'", "0 to 4")),
         ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,other\n0,1\n"}, ("g.csv", "lacks the column neighbour")),
         (
             {"gossip": {"weights": "w.csv"}},
@@ -128,10 +125,8 @@ def test_what_is_no_tree_is_refused(tree, files, facts, tmp_path, monkeypatch) -
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with refusal(ConfigError, *facts):
         fleet_of(tree)
-    assert "\n" not in str(caught.value)
-    assert [fact for fact in facts if fact not in str(caught.value)] == []
 
 
 REGION, GOSSIP = "tree.region={count: 2}", "tree.gossip={graph: ring}"
@@ -154,9 +149,8 @@ REGION, GOSSIP = "tree.region={count: 2}", "tree.gossip={graph: ring}"
     ],
 )
 def test_what_does_not_go_with_a_tree_is_refused_before_anything_is_made(overrides, facts) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refusal(ConfigError, *facts):
         load_config(None, overrides)
-    assert [fact for fact in facts if fact not in str(caught.value)] == []
 
 
 def test_a_table_names_the_region_of_each_edge(tmp_path) -> None:
@@ -171,9 +165,8 @@ def test_a_table_names_the_region_of_each_edge(tmp_path) -> None:
         ("tree.region={count: 3}", ("tree.region.count: got 3", "2 parents")),
         ("max_rounds=3", ("tree.region: got null", "parent")),
     ):
-        with pytest.raises(ConfigError) as caught:
+        with refusal(ConfigError, *facts):
             Scenario.build(load_config(None, [*SIX, options, tree]))
-        assert [fact for fact in facts if fact not in str(caught.value)] == []
     table.write_text("edge,parent\na,north\nb,\n")
     with pytest.raises(ConfigError, match=r"row 3, column parent: is empty"):
         load_config(None, [*SIX, options])
@@ -196,4 +189,4 @@ def test_a_graph_of_a_file_is_pinned_and_travels(tmp_path, monkeypatch) -> None:
     (graph,) = (name for key, name in inputs_in(tree) if key == "tree.gossip.graph")
     assert pinned.is_pinned(graph)
     assert "edge,neighbour" in pinned.content_of(graph)[1].decode()
-    assert inputs_in({"tree": {"gossip": {"graph": "ring"}}}, sweep=False) == []
+    assert inputs_in({"experiment": {"tree": {"gossip": {"graph": "ring"}}}}) == []

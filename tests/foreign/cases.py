@@ -27,7 +27,6 @@ from hflray.support.files import refuse_links
 from hflray.support.terminal.app import _fail, exit_code
 from hflray.sweep.tasks import find_task
 from hflray.tracking import Journal, Tracker
-from hflray.tracking.history import LoggedRun
 from hflray.tune.callback import SweepCallback
 from hflray.tune.driver import mend
 from hflray.world.fedscale import convert

@@ -158,5 +158,5 @@ def test_what_decides_is_named_beside_the_accuracy() -> None:
     replay = Replay(run)
     assert says(sentences(run, replay.round(1), replay.names)[1], "accuracy", "class balance")
     assert "validation" not in sentences(run, replay.round(1), replay.names)[1]
-    run.rounds[metrics.VALIDATION_ACCURACY] = [0.25, 0.5]
+    run.rounds[metrics.on_validation(metrics.ACCURACY)] = [0.25, 0.5]
     assert says(sentences(run, replay.round(2), replay.names)[1], "accuracy", "validation part", "decides, 50.0%")

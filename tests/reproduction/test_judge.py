@@ -257,7 +257,7 @@ def test_a_common_level_is_the_highest_that_all_compared_runs_pass(tmp_path) -> 
 
 
 def test_a_validation_part_passes_targets_and_chooses_the_best_round(tmp_path) -> None:
-    columns = {metrics.ACCURACY: [0.9, 0.5, 0.6], metrics.VALIDATION_ACCURACY: [0.1, 0.8, 0.7]}
+    columns = {metrics.ACCURACY: [0.9, 0.5, 0.6], metrics.on_validation(metrics.ACCURACY): [0.1, 0.8, 0.7]}
     runs = [run(columns, f"seed={seed}", "scheduling.name=ikc") for seed in (0, 1)]
     assert judge.passage(runs[0], 0.75, 1) == 2
     claims = "[{text: a, compare: [[IKC]], to: 55, endpoint: {by: best, over: 1}, scale: points, expect: less}]"

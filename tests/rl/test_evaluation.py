@@ -120,7 +120,7 @@ def test_the_metrics_compare_the_agent_with_each_scheduler(
     evaluation: SchedulerEvaluation, network: ScoreNetwork
 ) -> None:
     values, agent = evaluation(network), evaluation.play(network)
-    assert set(values) <= set(metrics.OF_AGENTS)
+    assert set(values) <= set(metrics.names_logged("agent"))
     assert values[metrics.agent_metric("joules")] == agent.joules.mean()
     for name in metrics.RIVALS:
         rival = evaluation.rivals[name]

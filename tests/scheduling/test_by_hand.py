@@ -464,7 +464,7 @@ def test_the_bill_of_a_round_has_the_poll() -> None:
     rows = expected.hierarchy.losses(expected.global_model, candidates)[:, 0]
     assert sorted(candidates[np.argsort(-rows)[:4]].tolist()) == record.devices.tolist()
     plain_values = Experiment(small_config("scheduling.name=fedavg")).run_round().metrics()
-    assert not {*metrics.WITH_A_POLL} & set(plain_values)
+    assert not {*metrics.names_logged("poll")} & set(plain_values)
 
 
 def test_a_poll_empties_batteries() -> None:

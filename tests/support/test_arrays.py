@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from hflray.support import arrays
 from hflray.support.arrays import deflated, inflated, packed, squared_norm, unpacked
+from tests.conftest import refusal
 
 
 @pytest.mark.parametrize(
@@ -48,9 +49,8 @@ def compressed(content: bytes) -> str:
     + [compressed(content) for content in (b"[1]", b'{"a": 1}', b"{", b"\xff")],
 )
 def test_a_damaged_table_is_an_error_of_one_line(text):
-    with pytest.raises(ValueError, match="a compressed table cannot be read") as error:
+    with refusal(ValueError, "a compressed table cannot be read"):
         inflated(text)
-    assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_table_that_would_fill_the_memory_is_refused(monkeypatch):

@@ -16,6 +16,7 @@ from hflray.errors import ConfigError, DamagedError
 from hflray.support import checkpoint
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.checksum import digest
+from tests.conftest import refusal
 
 STATE = {"global_model": np.float32([1.5, -2.0, 0.1]), "round": 3, "totals": {"delay_s": 0.1}, "clusters": None}
 
@@ -54,9 +55,8 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage: str) -> N
     elif damage.startswith("cut"):
         file = folder / ("arrays.safetensors" if damage == "cut arrays" else "state.json")
         file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(ConfigError, match="not a whole checkpoint") as error:
+    with refusal(ConfigError, "not a whole checkpoint"):
         checkpoint.load(folder)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("file", ["state.json", "arrays.safetensors"])

@@ -22,7 +22,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.support import private
-from hflray.support.private import cache_folder, changeable, cpu_model, own_compiled_code, private_folder
+from hflray.support.private import cache_folder, changeable, own_compiled_code, private_folder
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
@@ -94,10 +94,6 @@ def test_torch_keeps_compiled_code_where_no_other_user_can_put_some(monkeypatch,
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/mine")
     own_compiled_code()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/mine"
-
-
-def test_the_cpu_has_a_name() -> None:
-    assert cpu_model()
 
 
 OTHER = 65534
@@ -352,11 +348,10 @@ def test_another_user_is_refused_staging_sockets_and_the_gcs(watched: SimpleName
     assert {name: answer for name, answer in watched.answers.items() if answer not in REFUSED} == {}
 
 
-@pytest.mark.parametrize("named", ["TMPDIR", "RAY_TMPDIR"])
-def test_a_sweep_says_in_one_line_that_its_temporary_folder_is_not_its_own(shared: Path, named: str) -> None:
+def test_a_sweep_says_in_one_line_that_its_temporary_folder_is_not_its_own(shared: Path) -> None:
     (shared / f"hflray-{os.getuid()}").mkdir()
     (shared / f"hflray-{os.getuid()}").chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"} | {named: str(shared)}
+    env = os.environ | {"RAY_TMPDIR": str(shared)}
     command = [sys.executable, "-m", "hflray.tune", "--smoke", "--results", str(shared.parent / "results")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

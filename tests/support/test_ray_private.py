@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
-import pkgutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray.util.debug import log_once
 
-from hflray import rl, tune
 from hflray.support import ray_private
-from hflray.support.ray_private import INHERITED, drop_read, keep_no_rounds
+from hflray.support.ray_private import drop_read, keep_no_rounds
 
 PACKAGE = Path(ray_private.__file__).parents[1]
 SOURCES = {
@@ -64,45 +61,6 @@ def test_no_other_file_uses_what_is_private_in_ray() -> None:
     found = {path: uses(tree, ours) for path, tree in SOURCES.items() if path.startswith(USERS)}
     assert len(found) > 50
     assert {path: names for path, names in found.items() if names} == {}
-
-
-def base_of(dotted: str) -> type:
-    module, _, name = dotted.rpartition(".")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
-
-
-@pytest.mark.parametrize("dotted", INHERITED)
-def test_the_installed_ray_has_what_is_inherited(dotted: str) -> None:
-    text = "".join(inspect.getsource(base) for base in base_of(dotted).__mro__ if base.__module__.startswith("ray."))
-    assert [name for name in sorted(INHERITED[dotted]) if f"{name}(" not in text and f"self.{name}" not in text] == []
-
-
-def test_each_inherited_private_name_is_listed() -> None:
-    """A subclass of a Ray class uses and overrides only what is listed, and nothing is listed that none uses."""
-    bases = {base_of(dotted): names for dotted, names in INHERITED.items()}
-    used: dict[type, set[str]] = {base: set() for base in bases}
-    classes = 0
-    for package in (rl, tune):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if module.name.endswith("__main__"):
-                continue
-            for kind in vars(importlib.import_module(module.name)).values():
-                rays = [base for base in getattr(kind, "__mro__", ()) if base.__module__.startswith("ray.")]
-                if not isinstance(kind, type) or kind.__module__ != module.name or not rays:
-                    continue
-                classes += 1
-                tree = ast.parse(inspect.getsource(kind))
-                attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-                names = {name for name in attributes | set(vars(kind)) if private(name)}
-                text = "".join(inspect.getsource(base) for base in rays)
-                of_ray = {name for name in names if f"def {name}(" in text or f"self.{name}" in text}
-                listed = [base for base in bases if issubclass(kind, base)]
-                assert of_ray <= {name for base in listed for name in bases[base]}, kind
-                for base in listed:
-                    used[base] |= of_ray & bases[base]
-    assert classes > 10
-    assert {base: set(names) for base, names in bases.items()} == used
 
 
 def test_callbacks_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

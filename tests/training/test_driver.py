@@ -238,7 +238,7 @@ def test_updates_are_measured_only_where_a_part_is_not_the_default_or_it_is_aske
 
     assert measures(Method()) == measures(Method(momentum=0.5)) == set()
     assert measures(Method(measured=True)) == measures(METHODS["krum"]) == {metrics.UPDATE_NORM, metrics.UPDATE_DRIFT}
-    assert measures(EVERYTHING) == set(metrics.WITH_PARTS)
+    assert measures(EVERYTHING) == set(metrics.names_logged("inside"))
 
 
 def test_measuring_changes_no_bit_and_has_the_numbers_of_one_device_trained_alone(start) -> None:

@@ -16,10 +16,6 @@ def build(name: str, num_devices: int = MANY, **options: Any) -> Any:
     return registry.build("availability", name, num_devices=num_devices, seed=2, **options)
 
 
-def test_always() -> None:
-    assert build("always", 5).available(1, 0.0).all()
-
-
 def test_bernoulli_rounds_are_independent() -> None:
     part = build("bernoulli", probability=0.3)
     first, second = part.available(1, 0.0), part.available(2, 50.0)

@@ -23,12 +23,6 @@ def build(name: str, **options: Any) -> Any:
     return registry.build("fading", name, seed=4, **options)
 
 
-def test_no_fading_is_a_factor_of_one() -> None:
-    factor = build("none").factor(3, DEVICES[:5], 0, np.arange(2)[:, None])
-    assert factor.shape == (2, 5)
-    assert (factor == 1).all()
-
-
 def test_rayleigh_power_is_exponential() -> None:
     factor = build("rayleigh").factor(3, DEVICES, 0)
     assert factor.min() > 0

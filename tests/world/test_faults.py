@@ -9,10 +9,9 @@ from hflray import metrics
 from hflray.config import EdgeFailureConfig
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload
-from hflray.errors import ConfigError
 from hflray.timeline import Durations, Ends, Hops, timeline
 from hflray.world.faults import Dropout, Faulty, Jitter, edge_failure, fates
-from tests.world.living import living, results
+from tests.world.living import living
 
 RECEIVED, MODEL = np.float32([1, 2, 3, 8]), np.float32([1.5, 2, 2, 9])  # the last number is a statistic
 
@@ -44,18 +43,13 @@ def test_the_devices_are_drawn_once_by_seed_and_more_of_them_include_the_fewer()
     assert not np.array_equal(masks[0], Faulty(0.2, "zero", 1.0).devices(1, 50))
 
 
-def test_a_world_without_faulty_devices_is_off() -> None:
-    plain = results(living("max_rounds=1"))
-    assert results(living("max_rounds=1", "world.faulty={share: 0}")) == plain
-
-
 @pytest.mark.parametrize("kind", ["noise", "sign_flip", "zero"])
 def test_faulty_devices_change_the_model_and_no_bill(kind: str) -> None:
     plain = living("max_rounds=1").run_round()
     faulty = living("max_rounds=1", f"world.faulty={{share: 0.5, kind: {kind}}}").run_round()
     assert faulty.model_hash != plain.model_hash
     assert faulty.cost.objective == pytest.approx(plain.cost.objective, rel=1e-12)
-    assert set(metrics.WITH_A_WORLD) <= set(faulty.metrics())
+    assert set(metrics.names_logged("world")) <= set(faulty.metrics())
 
 
 def test_if_nobody_sends_anything_new_the_global_model_stays() -> None:
@@ -95,17 +89,6 @@ def test_a_factor_depends_on_round_iteration_and_device_alone() -> None:
         jitter.factor(3, range(4), np.array([7, 2]))[:2, 1], jitter.factor(3, range(2), np.array([2]))[:, 0]
     )
     assert (jitter.factor(4, range(2), np.array([2])) != jitter.factor(3, range(2), np.array([2]))).all()
-
-
-def test_edges_always_work_by_default() -> None:
-    assert edge_failure(EdgeFailureConfig(), 5, 0) is None
-
-
-def test_a_trace_says_only_whether_an_edge_works(tmp_path) -> None:
-    trace = tmp_path / "edges.csv"
-    trace.write_text("time_s,edge,up\n1,0,0.5\n")
-    with pytest.raises(ConfigError, match=r"world\.edge_failure\.trace: .*row 2, column up: got '0\.5'"):
-        edge_failure(EdgeFailureConfig(trace=str(trace)), 2, 0)
 
 
 def test_the_share_of_working_edges_and_the_time_to_the_next_failure() -> None:

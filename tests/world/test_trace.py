@@ -102,24 +102,11 @@ def test_an_edge_that_is_turned_off_and_on_at_the_same_time_does_not_fail(tmp_pa
     [
         (["time_s,device,available", "5,0,1", "4,1,0"], r"row 3, column time_s: is before the row above it; sort"),
         (["time_s,device,available", "5,3,1"], r"row 2, column device: got '3', which no device of 0 to 2 is called"),
-        (["time_s,device,available", "5,-1,1"], r"row 2, column device: got '-1'"),
         (["time_s,device,available", "", "-5,1,1"], r"row 3, column time_s: got '-5'; accepted: a number at least 0"),
-        (["time_s,device,available", "x,1,1"], r"row 2, column time_s: got 'x'; accepted: a number"),
         (["time_s,device,available", "1,1,2"], r"row 2, column available: got '2'; accepted: 0 or 1"),
-        (["time_s,device,available", "1,1"], r"row 2: got 2 cells; accepted: 3"),
-        (
-            ["time,device,available", "1,1,1"],
-            r"row 1: the columns are time,device,available; accepted: time_s,device,",
-        ),
-        (
-            ["time_s,device,available", "1,1,1", '2,"1,1'],
-            r"row 3: got 2 cells; accepted: 3",
-        ),
-        (
-            ["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"],
-            r"row 3, column device: got '9{60}', which no device",
-        ),
-        (["time_s,device,available"], r"has no row below the names"),
+        (["time,device,available", "1,1,1"], r"row 1: the columns are time,device,available; accepted: time_s,device"),
+        (["time_s,device,available", "1,1,1", '2,"1,1'], r"row 3: got 2 cells; accepted: 3"),
+        (["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"row 3, column device: got '9{60}', which no dev"),
         (["time_s,device,available", "0,0,0", "0,1,0", "0,2,0"], r"leaves every device away for ever after its last"),
     ],
 )
@@ -127,13 +114,6 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], message: str) -
     with pytest.raises(ConfigError, match=r"^world\.availability\.options\.path: .*" + message) as error:
         availability(written(tmp_path, *lines))
     assert "\n" not in str(error.value)
-
-
-def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_bytes(b"time_s,device,available\n1,1,1\n2,\xff,1\n")
-    with pytest.raises(ConfigError, match=r"row 3: a byte is no text of UTF-8"):
-        availability(str(path))
 
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:

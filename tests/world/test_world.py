@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_a_world_that_is_off_changes_nothing() -> None:
     record = experiment.run_round()
     assert not record.deviates
     assert record.timeline.participates.all()
-    assert not {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD} & set(record.metrics())
+    assert not {*metrics.names_logged("clock"), *metrics.names_logged("world")} & set(record.metrics())
     assert not [name for name in experiment.state_dict() if name.startswith("world")]
 
 
@@ -43,7 +44,7 @@ def test_a_world_in_which_nothing_happens_has_the_bits_of_none() -> None:
         assert still[0] == moving[0]
         for name, value in still[1].items():
             assert moving[1][name] == pytest.approx(value, rel=1e-12)
-        assert set(moving[1]) - set(still[1]) == {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD}
+        assert set(moving[1]) - set(still[1]) == {*metrics.names_logged("clock"), *metrics.names_logged("world")}
 
 
 def test_jitter_is_billed_and_not_seen_by_decisions() -> None:
@@ -248,13 +249,6 @@ def test_links_that_follow_change_no_draw_and_nothing_for_devices_that_stand() -
         assert one[1] == pytest.approx(other[1], rel=1e-5)
 
 
-def test_only_available_devices_are_scheduled() -> None:
-    for record in living(HALF, "max_rounds=4"):
-        away = record.metrics()[metrics.ROUND_AWAY]
-        assert 0 < away < 12
-        assert len(record.devices) == min(6, 12 - away)
-
-
 def test_fairness_counts_the_rounds_in_which_a_device_counted() -> None:
     """Jain's index of the rounds that counted so far, of 12 devices; a device that vanished did not take part."""
     counted = np.zeros(12)
@@ -284,8 +278,13 @@ def test_a_round_in_which_nobody_is_available_is_empty_and_lasts() -> None:
     assert experiment.totals["delay_s"] == 21 == experiment.world.clock_s
 
 
+@cache
+def of_everything() -> list[tuple[object, ...]]:
+    return results(living(*EVERYTHING, "max_rounds=4"))
+
+
 def test_the_bits_are_those_of_every_backend(ray_session) -> None:
-    expected = results(living(*EVERYTHING, "max_rounds=4"))
+    expected = of_everything()
     assert len({result[0] for result in expected}) == 4
     for actors in (1, 2):
         backend = ("training.backend=ray", f"training.num_actors={actors}")
@@ -293,7 +292,7 @@ def test_the_bits_are_those_of_every_backend(ray_session) -> None:
 
 
 def test_a_resumed_run_continues_bit_for_bit(tmp_path) -> None:
-    expected = results(living(*EVERYTHING, "max_rounds=4"))
+    expected = of_everything()
     first = living(*EVERYTHING, "max_rounds=4")
     for _ in range(2):
         first.run_round()

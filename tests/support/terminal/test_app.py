@@ -14,6 +14,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.terminal.app import HELP, PLAIN, exit_code, group, single, spoken
+from tests.conftest import says
 
 app = group()
 
@@ -74,22 +75,18 @@ def test_wrong_usage_is_one_line_and_code_2(capsys, words, line: str) -> None:
     assert err.startswith(line)
 
 
-def test_an_error_has_a_line_for_each_mistake(capsys) -> None:
-    code, _, err = run(capsys, "first", "--name", "bad")
-    assert (code, err) == (2, "error: name: got 'bad'; accepted: good\nerror: second: mistake\n")
-
-
-def test_a_full_disk_is_one_line(capsys) -> None:
-    code, _, err = run(capsys, "first", "--name", "full")
-    assert code == 1
-    assert err.startswith("error: /full/disk: cannot be written (No space left on device")
-    assert "program first --name full" in err
-    assert err.count("\n") == 1
-
-
-def test_the_exit_code_is_the_commands(capsys) -> None:
-    assert run(capsys, "first", "--name", "three")[0] == 3
-    assert run(capsys, "first", "--name", "ask")[0] == 1
+@pytest.mark.parametrize(
+    ("name", "code", "facts"),
+    [
+        ("bad", 2, ("error: name: got 'bad'; accepted: good\n", "error: second: mistake\n")),  # a line for each
+        ("full", 1, ("error: /full/disk: cannot be written (No space left on device", "program first --name full")),
+        ("three", 3, ()), ("ask", 1, ()),
+    ],
+)  # fmt: skip
+def test_an_error_has_its_exit_code_and_its_lines(capsys, name: str, code: int, facts: tuple[str, ...]) -> None:
+    ended, _, err = run(capsys, "first", "--name", name)
+    assert ended == code
+    assert says(err, *facts)
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("first", "--help"), ("first", "-h")], ids=" ".join)
