@@ -139,18 +139,18 @@ def checked_gain(fleet: Fleet, devices: IntArray, edges: IntArray) -> FloatArray
     for name in ("noise_w_per_hz", "capacitance"):
         _check_positive(name, getattr(fleet, name))
     gain = fleet.gain_of(devices, edges)
-    _check_positive("gain", gain, devices, edges, what="linear power gain")
+    _check_positive("gain", gain, devices, edges, noun="linear power gain")
     return gain
 
 
-def _check_positive(name: str, values: Any, *indices: IntArray, what: str = "number") -> None:
+def _check_positive(name: str, values: Any, *indices: IntArray, noun: str = "number") -> None:
     """Raise ConfigError at the first value that is not finite and above 0; `indices` broadcast to those it is of."""
     values = np.asarray(values)
     bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
     if len(bad):
         at = tuple(bad[0])
         place = ", ".join(str(np.broadcast_to(index, values.shape)[at]) for index in indices)
-        raise ConfigError(f"{name}{place and f'[{place}]'}: got {values[at]}; a finite {what} above 0 is needed")
+        raise ConfigError(f"{name}{place and f'[{place}]'}: got {values[at]}; a finite {noun} above 0 is needed")
 
 
 def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:

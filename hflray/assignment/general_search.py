@@ -143,13 +143,13 @@ class GeneralSearch(Search):
         Those that are not known are solved at once.
         """
         count = len(self.assignment) + 1
-        code = (edge * count + leaves + 1) * count + joins + 1
-        codes, first, back = np.unique(code, return_index=True, return_inverse=True)
-        new = first[[one not in self._known for one in codes.tolist()]]
+        set_code = (edge * count + leaves + 1) * count + joins + 1
+        codes, first, back = np.unique(set_code, return_index=True, return_inverse=True)
+        new = first[[code not in self._known for code in codes.tolist()]]
         if len(new):
             costs = self._costs(edge[new], self._changed(edge[new], leaves[new], joins[new]))
-            self._known.update(zip(code[new].tolist(), zip(*costs, strict=True), strict=True))
-        return np.array([self._known[one] for one in codes.tolist()])[back].T
+            self._known.update(zip(set_code[new].tolist(), zip(*costs, strict=True), strict=True))
+        return np.array([self._known[code] for code in codes.tolist()])[back].T
 
     def _values(self, moves: IntArray) -> FloatArray:
         """Return the objective after each move, (n,), J; under one deadline, an estimate of it."""

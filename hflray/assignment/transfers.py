@@ -175,10 +175,10 @@ def insert(place: CandidateState, h: int, m: int) -> None:
 def remove(place: CandidateState, h: int, m: int) -> None:
     """Remove device h from edge m's list; the others keep their order."""
     place.size[m] -= 1
-    found = False
+    is_behind = False
     for i in range(place.size[m]):
-        found |= place.members[m, i] == h
-        if found:
+        is_behind |= place.members[m, i] == h
+        if is_behind:
             place.members[m, i] = place.members[m, i + 1]
 
 

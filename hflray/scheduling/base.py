@@ -75,9 +75,9 @@ class Scheduler(Stateful, ABC):
         self.num_devices = whole("num_devices", _plain(self.num_devices), 1)
         self.num_scheduled = whole("num_scheduled", _plain(self.num_scheduled), 1, self.num_devices)
         for part in fields(self):
-            value, told = getattr(self, part.name), part.metadata
-            if told and (value is not None or part.default is not None):
-                setattr(self, part.name, told["check"](f"scheduling.options.{part.name}", value, *told["accepted"]))
+            value, rule = getattr(self, part.name), part.metadata
+            if rule and (value is not None or part.default is not None):
+                setattr(self, part.name, rule["check"](f"scheduling.options.{part.name}", value, *rule["accepted"]))
 
     @abstractmethod
     def schedule(self, context: Any) -> IntArray:
