@@ -116,13 +116,13 @@ class Backend:
         # The C code of the experiment's kernel does not know every auxiliary network.
         if problem != self._problem and kernel in IN_C:
             kernel = fixed_kernel(problem, training.precision)
-        own: dict[str, Any] = {
+        values: dict[str, Any] = {
             "problem": problem, "seed": self._config.seed, "stream": stream_name, "kernel": kernel,
             "method": self.method if stream_name == "batches" else Method(),
             "edge_iterations": self._config.round_iterations,
         }  # fmt: skip
         names = (part.name for part in fields(LocalJob))
-        return LocalJob(**own, **{name: getattr(training, name) for name in names if name not in own})
+        return LocalJob(**values, **{name: getattr(training, name) for name in names if name not in values})
 
     def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
         """Return the sample passes of a round.

@@ -243,16 +243,16 @@ class Differences:
         """
         corrections = []
         for row, more in enumerate(self._further):
-            weights, received = self._seen(row, self._before), self._seen(row, self._received)
-            vectors = {name: self._seen(row, tensors) for name, tensors in self._vectors.items()}
-            kept = {name: self._seen(row, tensors) for name, tensors in self._kept.items()}
+            weights, received = self._of_device(row, self._before), self._of_device(row, self._received)
+            vectors = {name: self._of_device(row, tensors) for name, tensors in self._vectors.items()}
+            memory = {name: self._of_device(row, tensors) for name, tensors in self._kept.items()}
             made = [
                 self._checked(
                     self._rule.correction(
                         weight,
                         received[i],
                         {name: tensors[i] for name, tensors in vectors.items()},
-                        {name: tensors[i] for name, tensors in kept.items()},
+                        {name: tensors[i] for name, tensors in memory.items()},
                         **more,
                     ),
                     weight,
@@ -264,7 +264,7 @@ class Differences:
             corrections.append([part.reshape(was[row].shape) for part, was in zip(parts, self._before, strict=True)])
         return [torch.stack(tensors) for tensors in zip(*corrections, strict=True)]
 
-    def _seen(self, row: int, tensors: list[Tensor]) -> list[Tensor]:
+    def _of_device(self, row: int, tensors: list[Tensor]) -> list[Tensor]:
         """Return tensors of a device as the user's rule sees them."""
         if self._flat:
             return [torch.cat([tensor[row].reshape(-1) for tensor in tensors])]
