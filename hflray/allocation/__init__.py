@@ -96,7 +96,17 @@ def allocate_round(
         from hflray.allocation.baselines import allocate_equal as allocate
     else:
         from hflray.allocation.baselines import allocate_fixed_cpu as allocate
-    return allocate(fleet, work, scheduled, edges, coupling)
+    try:
+        return allocate(fleet, work, scheduled, edges, coupling)
+    except InfeasibleError:
+        if method != "newton":
+            raise
+        # Newton's method does not converge at one of 14,000 edges whose devices differ by nine orders of magnitude.
+        from hflray.allocation.general import allocate as allocate_any
+
+        with suppress(ConfigError, InfeasibleError):  # nothing is found here either
+            return allocate_any(fleet, work, scheduled, edges, method, coupling)
+        raise
 
 
 def is_general(fleet: Fleet, work: Workload) -> bool:

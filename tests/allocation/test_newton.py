@@ -252,6 +252,22 @@ def test_a_bad_schedule_is_an_error(devices, assignment, text):
         allocate_round(FLEET, WORK, devices, assignment)
 
 
+def test_an_edge_on_which_the_method_does_not_converge_is_solved_by_the_allocation_of_any_physics():
+    """Two microcontrollers compute for a minute and send for a microsecond. No deadline is below that of computing."""
+    fleet = dataclasses.replace(
+        sample_fleet(FleetConfig(num_devices=2, num_edges=1), np.random.default_rng(0)),
+        gain=np.array([[3.7e-8], [3.7e-4]]), power_w=np.array([3.5e-4, 1.6]), max_cpu_hz=np.array([1.8e6, 1.8e6]),
+        cycles_per_sample=np.array([2.2e4, 8.2e4]), samples=np.array([1000, 1000]), capacitance=8.5e-29,
+        edge_bandwidth_hz=np.array([5.7e8]),
+    )  # fmt: skip
+    work = Workload(
+        device_bits=1700, edge_bits=1700, local_iterations=1, edge_iterations=1, delay_weight=1.3, cloud_hop=False
+    )
+    found = allocate_round(fleet, work, [0, 1], [0, 0])
+    assert found.kkt_residual is None  # a certificate of Newton's method
+    assert round_cost(fleet, work, [0, 1], [0, 0], found).objective == pytest.approx(1.3 * 8.2e7 / 1.8e6, rel=1e-6)
+
+
 def test_no_finite_deadline_is_infeasible_and_names_edge_and_device():
     gain = FLEET.gain.copy()
     gain[6] = 1e-310

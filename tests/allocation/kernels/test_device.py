@@ -14,13 +14,12 @@ from hflray.allocation.kernels.device import invert_slope, log_1p, slack
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.cost import Workload
-from hflray.errors import InfeasibleError
 from hflray.fleet import FleetConfig, sample_fleet
 from tests.allocation.instances import ALPHA, BITS, random_edge
 
 
 def test_an_edge_that_is_not_solved_says_so_and_keeps_its_unknowns():
-    """No instance is known, so the tolerance is one that nothing reaches."""
+    """The tolerance is one that nothing reaches."""
     problem = random_edge(np.random.default_rng(8), max_devices=25)
     devices = Devices(problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
     setting = EdgeSetting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
@@ -39,9 +38,6 @@ def test_a_round_in_one_call_leaves_a_failure_to_the_steps_in_numpy(monkeypatch)
     monkeypatch.setattr(newton_module, "allocate_in_one_call", newton_module.allocate_in_one_call.py_func)
     assert newton_module.allocate_small(*round_) is None
     np.testing.assert_allclose(allocate_round(*round_).bandwidth_hz, expected.bandwidth_hz, rtol=1e-9)
-    monkeypatch.setattr(newton_module, "MAX_RESIDUAL", -1.0)
-    with pytest.raises(InfeasibleError, match=r"edge 0.*device"):
-        allocate_round(*round_)
 
 
 def test_series_and_logarithms_agree():
