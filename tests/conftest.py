@@ -117,16 +117,19 @@ def ray_session() -> Iterator[None]:
         pytest.skip("tests/mutants runs none that starts Ray")
     import ray
 
+    from hflray.support.ray_private import one_machine
+
     ray.shutdown()  # an example may have started one
-    ray.init(
-        address="local",  # do not join a cluster that runs on this machine
-        num_cpus=2,
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=300 * 2**20,
-    )
+    with one_machine():
+        ray.init(
+            address="local",  # do not join a cluster that runs on this machine
+            num_cpus=2,
+            num_gpus=1,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=300 * 2**20,
+        )
     yield
     ray.shutdown()
 

@@ -56,6 +56,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         registry.check("scheduler", "ick", "scheduling.name")
 
 
+def test_a_built_in_name_needs_no_entry_points(monkeypatch):
+    """They are those of every installed package: a third of the import of `hflray.config` went into reading them."""
+    monkeypatch.setattr(registry, "_table", lambda kind: pytest.fail("entry points were read"))
+    assert registry.is_registered("scheduler", "ikc")
+    assert registry.resolve("scheduler", "ikc").__name__ == "IKC"
+
+
 def test_entry_points_add_names_and_never_replace_them(outside):
     assert "thing" in registry.names("assigner")
     assert registry.resolve("assigner", "thing") is Thing

@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from ray.util.debug import log_once
 
@@ -105,6 +106,12 @@ def test_the_results_of_a_trials_calls_are_dropped_when_they_have_been_read(ray_
         assert not manager._tracked_actors_to_task_futures[actor]
     manager.remove_actor(actor, kill=True)
     manager.next(timeout=10)
+
+
+def test_a_ray_of_one_machine_has_no_process_for_a_cluster_or_a_dashboard(ray_session) -> None:
+    programs = {Path(word).name for process in psutil.Process().children(True) for word in process.cmdline()[:4]}
+    assert {"gcs_server", "raylet"} <= programs
+    assert not programs & {"monitor.py", "log_monitor.py", "dashboard.py"}
 
 
 def test_log_lines_are_not_remembered() -> None:
