@@ -164,7 +164,7 @@ def _answers(base: str, run_id: str) -> bool:
 
 
 def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | None = None) -> str | None:
-    """Print the closing table of a sweep and the addresses of its pages in MLflow.
+    """Print the closing table of a sweep, which its journal has, and the addresses of its pages in MLflow.
 
     Args:
         sweep: the sweep's folder in the results, or its name for the latest sweep of that name.
@@ -179,8 +179,6 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
         HflrayError: there is no such sweep, MLflow has none of its runs, or only the folder names MLflow's address.
     """
     folder = locate(results, sweep)
-    folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
-    experiment_id, run_ids = run_ids_of(folder.uri, folder.experiment, folder.path.name)
     console, journal = new_console(), Journal(folder.path)
     began = []
     for key in journal.run_keys():
@@ -190,6 +188,8 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
     outcomes = [outcome for _, outcome in sorted(began, key=lambda pair: pair[0])]
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, table_of, folder.file.labels))
+    folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)
+    experiment_id, run_ids = run_ids_of(folder.uri, folder.experiment, folder.path.name)
     for line in comparison_lines(folder, experiment_id, run_ids):
         say(console, line)
     return open_charts(folder, experiment_id, run_ids[0]) if opens else None

@@ -32,7 +32,9 @@ def results(ray_session, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["hflray.tune", str(EXAMPLES / "sweep.yaml"), "--quiet"])
-        cli.main()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert not ended.value.code
     return folder
 
 
