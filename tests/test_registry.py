@@ -57,7 +57,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
 
 
 def test_a_built_in_name_needs_no_entry_points(monkeypatch):
-    """They are those of every installed package: a third of the import of `hflray.config` went into reading them."""
+    """They are those of every installed package: a quarter of the import of `hflray.config` went into reading them."""
     monkeypatch.setattr(registry, "_table", lambda kind: pytest.fail("entry points were read"))
     assert registry.is_registered("scheduler", "ikc")
     assert registry.resolve("scheduler", "ikc").__name__ == "IKC"

@@ -101,7 +101,7 @@ def allocate_round(
     except InfeasibleError:
         if method != "newton":
             raise
-        # Newton's method does not converge at one of 14,000 edges whose devices differ by nine orders of magnitude.
+        # Newton's method does not converge at one of 15,000 edges whose devices differ by nine orders of magnitude.
         from hflray.allocation.general import allocate as allocate_any
 
         with suppress(ConfigError, InfeasibleError):  # nothing is found here either

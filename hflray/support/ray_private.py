@@ -22,7 +22,7 @@ def one_machine() -> Iterator[None]:
       raylet, agents and workers then listen on all interfaces. On macOS and Windows it takes the loopback, because of
       a constant that Ray reads from the environment when it is imported.
     * It starts no monitor, which would scale a cluster, no log monitor, which would copy logs to a driver that prints
-      none of them, and no server of a dashboard that nobody sees. These took a tenth of the quickstart's CPU seconds.
+      none of them, and no server of a dashboard that nobody sees. Each takes seconds of CPU at the start.
 
     What this Ray does not have by these names stays as it is.
     """

@@ -21,13 +21,13 @@ from hflray.support.terminal.tables import TextTable
 from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
-from hflray.tracking import Journal, run_ids_of
+from hflray.tracking import read_journal, run_ids_of
 from hflray.tracking.addresses import of_folder
+from hflray.tracking.history import STOPPED
 from hflray.tracking.journal import ending_of, rounds_of
 from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
-STOPPED = "hflray.stopped"  # the tag of a run that says why it was stopped early
 
 
 @dataclass
@@ -179,13 +179,14 @@ def show(sweep: str, results: Path, opens: bool = False, tracking_uri: str | Non
         HflrayError: there is no such sweep, MLflow has none of its runs, or only the folder names MLflow's address.
     """
     folder = locate(results, sweep)
-    console, journal = new_console(), Journal(folder.path)
-    began = []
-    for key in journal.run_keys():
-        entries = journal.entries(key)
-        start_ms = next((entry["start"] for entry in entries if "start" in entry), 0)
-        began.append((start_ms, Outcome.of(key, entries)))
-    outcomes = [outcome for _, outcome in sorted(began, key=lambda pair: pair[0])]
+    console = new_console()
+    notes: list[str] = []
+    outcomes = [
+        Outcome(run.name, run.last_round, run.values, run.error, run.stopped, ended=run.status != "RUNNING")
+        for run in read_journal(folder.path, notes)
+    ]
+    for note in notes:
+        say(console, note)
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, table_of, folder.file.labels))
     folder.uri = of_folder(folder.uri, folder.path.parent, tracking_uri)

@@ -14,6 +14,8 @@ from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.schema import RunContent
 from hflray.tracking.sink import reason
 
+STOPPED = "hflray.stopped"  # the tag of a run that says why it was stopped early
+
 
 def run_ids_of(uri: str, experiment: str, sweep: str) -> tuple[str, list[str]]:
     """Return MLflow's id of an experiment, and those of a sweep's runs in the order of their start.
@@ -48,6 +50,7 @@ class History:
         values: the last value of each metric, including metrics of the run's end.
         tables: the tables of rounds and devices.
         started_ms, ended_ms: the time of the run's start, and of its end or its last sign of life, in ms since 1970.
+        stopped: why the run was stopped before its last round, or None.
     """
 
     name: str
@@ -59,10 +62,16 @@ class History:
     tables: RunTables
     started_ms: int
     ended_ms: int
+    stopped: str | None = None
 
     def __post_init__(self) -> None:
         """Raise UnfitError: a value has another type, as in a file that is damaged or a stranger's."""
         fit(RunContent, {name: getattr(self, name) for name in RunContent.model_fields})
+
+    @property
+    def last_round(self) -> int | None:
+        """The number of the last round; None if there is none."""
+        return int(self.tables.rounds["round"].max()) if len(self.tables.rounds) else None
 
 
 def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History]:
@@ -115,4 +124,5 @@ def _journalled(key: str, entries: list[dict[str, Any]]) -> History:
         tables=RunTables.of(entries),
         started_ms=starts_ms[0],
         ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=starts_ms[-1]),
+        stopped=None if ending is None else ending.tags.get(STOPPED),
     )

@@ -53,6 +53,7 @@ class RunContent(BaseModel):
     values: dict[str, float]
     started_ms: Count
     ended_ms: Count
+    stopped: str | None = None
 
 
 class DevicesContent(BaseModel):

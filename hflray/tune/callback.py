@@ -19,13 +19,14 @@ from hflray.experiment.fleets import Fleets
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.sweep.compare import STOPPED, Outcome
+from hflray.sweep.compare import Outcome
 from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
+from hflray.tracking.history import STOPPED
 from hflray.tracking.journal import run_of
 from hflray.training import session
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, Unsaved

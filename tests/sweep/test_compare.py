@@ -25,7 +25,7 @@ from hflray.sweep.compare import (
     open_charts,
 )
 from hflray.sweep.results import SweepFolder
-from hflray.tracking import Tracker, default_uri
+from hflray.tracking import Journal, Tracker, default_uri
 from tests.conftest import small_config
 from tests.hostile import BREAKING, NAMES
 
@@ -140,6 +140,14 @@ def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypat
     assert capsys.readouterr().err == f"error: --open: run {tracker.run_ids()[0]}\n"
     monkeypatch.setattr(compare, "open_charts", lambda *_: None)
     assert main(["mine", "--results", str(tmp_path), "--open"]) == 0
+    capsys.readouterr()
+    journal = Journal(folder.path)  # a damaged or strange run is a line, and the others are shown
+    for entry in journal.entries("first"):
+        journal.write("third", entry | ({"start": "x"} if "start" in entry else {}))
+    assert main(["mine", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "third: its journal" in out
+    assert "first" in out
     assert main(["yours", "--results", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
