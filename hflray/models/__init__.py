@@ -1,6 +1,6 @@
 """The networks: the two of the paper, others by name, and flat vectors of what travels of them.
 
-* ``paper.py``, ``simple.py``, ``resnet.py``, ``gru.py`` and ``vision.py`` hold networks, which the registry's kind
+* ``paper.py``, ``simple.py``, ``cnn.py``, ``resnet.py`` and ``vision.py`` hold networks, which the registry's kind
   ``model`` names: callables ``(input_shape, num_outputs, **options)`` that return a `torch.nn.Module`;
 * ``vector.py`` says what of a network travels.
 """

@@ -1,4 +1,7 @@
-"""Improved K-Center scheduling, IKC: Algorithm 4 of the paper.
+"""The paper's K-Center scheduling: vanilla, VKC (Algorithm 3), and improved, IKC (Algorithm 4).
+
+VKC draws h random devices of each cluster in every round. Its clusters come from Algorithm 2 with the global model as
+the auxiliary model, which makes VKC's clustering expensive (Table II).
 
 IKC differs from VKC in that devices that have not trained yet go first. Each cluster is split into C_k, the devices
 that are still to be scheduled, and G_k, the record of the scheduled ones. The clusters come from Algorithm 2 with the
@@ -15,6 +18,21 @@ import numpy as np
 from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, draw
 from hflray.support.arrays import IntArray
+
+
+class VKC(ClusterScheduler):
+    """Algorithm 3: h random devices of each cluster in every round, without regard to which devices trained before.
+
+    `ClusterScheduler` describes the quotas if H is not a multiple of K, and the fill-up.
+    """
+
+    auxiliary: ClassVar[Literal["mini", "global"] | None] = "global"
+    looks_back: ClassVar[bool] = False
+
+    def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
+        """Return `quota` random available devices of the cluster (Line 7), or all if it has fewer (Line 9)."""
+        members = self.present(self.clusters[cluster])
+        return draw(members, min(quota, len(members)), rng)
 
 
 class IKC(ClusterScheduler):

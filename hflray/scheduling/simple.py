@@ -1,4 +1,7 @@
-"""Schedulers without options: devices in turn, of the best links, of the fastest round, and of the widest classes."""
+"""Schedulers without options.
+
+They schedule devices at random, in turn, of the best links, of the fastest round, and of the widest classes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.scheduling.base import Scheduler, highest
+from hflray.scheduling.base import Scheduler, highest, rng_and_available
 from hflray.scheduling.context import RoundContext, best_edges, nominal_iteration
 from hflray.support.arrays import IntArray
+
+
+class FedAvg(Scheduler):
+    """Draws H of N devices uniformly without replacement in each round: the first benchmark of the paper's section VI.
+
+    Source: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-efficient learning of deep
+    networks from decentralized data", AISTATS 2017.
+    """
+
+    looks_back: ClassVar[bool] = False
+
+    def schedule(self, context: RoundContext | np.random.Generator) -> IntArray:
+        """Return the next round's devices: sorted, unique indices, min(H, number of available devices) of them."""
+        rng, available = rng_and_available(context, self.num_devices)
+        candidates = np.flatnonzero(available)
+        drawn = rng.choice(candidates, min(self.num_scheduled, len(candidates)), replace=False)
+        return np.sort(drawn).astype(np.intp)
 
 
 class RoundRobin(Scheduler):

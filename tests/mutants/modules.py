@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # Patterns of the modules below hflray/. The tests of a module are those of tests/ROOM, its topmost folder.
 CORE = (
     "cost.py", "metrics.py", "seeding.py", "timeline.py", "fleet/fleet.py", "support/checkpoint.py",
-    "scheduling/base.py", "scheduling/clustering.py", "scheduling/fedavg.py", "scheduling/ikc.py", "scheduling/vkc.py",
+    "scheduling/base.py", "scheduling/clustering.py", "scheduling/ikc.py", "scheduling/simple.py",
     "data/partition.py", "assignment/features.py", "assignment/hfel.py", "rl/sampling.py", "rl/env.py",
     "reproduction/judge.py", "training/plan.py", "training/nodes.py", "training/exchange.py",
     "training/differences.py", "training/privacy.py",

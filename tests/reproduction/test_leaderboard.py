@@ -191,7 +191,7 @@ def test_a_scheduler_that_is_on_the_board_is_refused() -> None:
 
 def test_a_class_called_as_one_on_the_board_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("from hflray.scheduling.fedavg import FedAvg\n\n\nclass ikc(FedAvg):\n    pass\n")
+    (tmp_path / "mine.py").write_text("from hflray.scheduling.simple import FedAvg\n\n\nclass ikc(FedAvg):\n    pass\n")
     monkeypatch.setattr(board, "train", lambda name, seeds, progress: board.measured()["fedavg"])
     text = invoked("scheduling", "mine.py:ikc", "--seeds", "1")
     assert "mine.py:ikc *" in text

@@ -257,7 +257,7 @@ def test_every_module_of_a_file_is_told_to_the_pickler(tmp_path):
     references.pickle_by_value(told.append)
     references.pickle_by_value(told.append)
     references.load(references.pin("later.py:Later", tmp_path))
-    references.load(references.pin("hflray.scheduling.fedavg:FedAvg"))  # an installed module travels by its name
+    references.load(references.pin("hflray.scheduling.simple:FedAvg"))  # an installed module travels by its name
     assert [module.__name__.partition("__")[0] for module in told] == ["mine", "later"]
 
 
