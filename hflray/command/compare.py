@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.support.terminal.app import HELP, exit_code, single
-from hflray.support.terminal.options import RESULTS, Results
+from hflray.support.terminal.app import HELP, RESULTS, Results, exit_code, single
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
 from hflray.sweep.compare import show
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hflray.support.terminal.app import HELP, group
-from hflray.support.terminal.options import DataRoot
+from hflray.support.terminal.app import HELP, DataRoot, group
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.terminal.tables import TextTable
 

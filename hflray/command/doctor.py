@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hflray.errors import HflrayError
-from hflray.support.terminal.app import HELP, single
-from hflray.support.terminal.options import RESULTS, DataRoot, Results
+from hflray.support.terminal.app import HELP, RESULTS, DataRoot, Results, single
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.terminal.tables import fold
 from hflray.training.machine import memory_bytes

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from hflray.errors import ConfigError
-from hflray.support.terminal.app import HELP, single
-from hflray.support.terminal.options import RESULTS, Results
+from hflray.support.terminal.app import HELP, RESULTS, Results, single
 
 FORMS = ("csv", "parquet")
 app = single()

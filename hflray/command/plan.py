@@ -12,8 +12,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
-from hflray.support.terminal.app import HELP, single, spoken
-from hflray.support.terminal.options import RESULTS, DataRoot, Results
+from hflray.support.terminal.app import HELP, RESULTS, DataRoot, Results, single, spoken
 
 if TYPE_CHECKING:
     from hflray.support.terminal.tables import TextTable

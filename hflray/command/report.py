@@ -17,8 +17,7 @@ import typer
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support.files import write
 from hflray.support.shipped import CONFIGS
-from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
-from hflray.support.terminal.options import RESULTS, Results
+from hflray.support.terminal.app import HELP, RESULTS, Commands, Results, exit_code, group, spoken
 from hflray.support.terminal.output import new_console, say, waiting
 from hflray.support.text import as_file_stem
 

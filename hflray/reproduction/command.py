@@ -13,8 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from hflray.errors import ConfigError
-from hflray.support.terminal.app import HELP, single
-from hflray.support.terminal.options import RESULTS, DataRoot, Results
+from hflray.support.terminal.app import HELP, RESULTS, DataRoot, Results, single
 from hflray.support.terminal.output import new_console, say, say_notes, waiting
 
 if TYPE_CHECKING:

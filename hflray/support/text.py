@@ -1,13 +1,18 @@
 """Texts from users (names, paths, descriptions) made safe for the place where they are shown.
 
 A name may hold a line break, HTML, a formula's sign, a table's separator or a slash. Each function returns the text so
-that a reader sees these characters, and no terminal, browser, chart, table or file system interprets them.
+that a reader sees these characters, and no terminal, browser, chart, table or file system interprets them. The standard
+output and the standard error of a command pass a `SafeStream`, which does so for all that is printed.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any, TextIO
 
 # Control characters, lone surrogates, and the separators of lines and paragraphs: Unicode's Cc, Cs, Zl and Zp.
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
@@ -80,3 +85,36 @@ def as_file_stem(name: str) -> str:
     """Return a name as the stem of a file: letters, digits and ``. _ -``, at most 200 bytes, never a hidden file."""
     stem = re.sub(r"[^\w.-]", "_", name).encode()[:200].decode(errors="ignore")
     return f"_{stem}" if not stem or stem.startswith(".") else stem
+
+
+class SafeStream:
+    """An output that shows control characters instead of sending them, because a terminal would obey them.
+
+    Names, errors and descriptions may come from a stranger's files. Whatever is printed passes here or through
+    `SafeConsole`, so that no line that is printed need think of it. Other attributes are those of the `stream`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+
+@contextmanager
+def safe_output() -> Iterator[None]:
+    """Let all that this process prints in the block pass a `SafeStream`."""
+    out: Any = SafeStream(sys.stdout)
+    err: Any = SafeStream(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        yield

@@ -21,8 +21,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
 from hflray.support.shipped import CONFIGS, sweep_files
-from hflray.support.terminal.app import HELP, exit_code, single, spoken
-from hflray.support.terminal.options import RESULTS, DataRoot, Results
+from hflray.support.terminal.app import HELP, RESULTS, DataRoot, Results, exit_code, single, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console

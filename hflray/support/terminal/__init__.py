@@ -1,1 +1,1 @@
-"""What every command shares: how a command line runs (`app`), and how tables and waiting look on a terminal."""
+"""What every command shares: how it runs and its common options (`app`), how a terminal shows tables and waiting."""

@@ -1,7 +1,7 @@
-"""How every command line of hflray runs: a mistake is one line on stderr, and the exit code is then 2.
+"""How every command line of hflray runs, and the options that several commands have.
 
-Help is plain text, because Typer's frames cut names on a narrow terminal, and because drawing them takes a third of the
-time that ``hflray --help`` takes without them.
+A mistake is one line on stderr, and the exit code is then 2. Help is plain text, because Typer's frames cut names on a
+narrow terminal, and because drawing them takes a third of the time that ``hflray --help`` takes without them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,9 +20,13 @@ from typer.core import TyperGroup
 from hflray.errors import HflrayError, WriteError
 from hflray.support.files import disk_failure
 from hflray.support.references import blame
-from hflray.support.terminal.stream import safe_output
-from hflray.support.text import one_line
+from hflray.support.text import one_line, safe_output
 
+RESULTS = Path("hflray_results")
+Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
+]
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # the context settings of every command
 WRITE_FAILED = 1  # the exit code if a file could not be written; the same command goes on when there is room
 STOPPED = 1  # the exit code of a question that the user does not answer

@@ -13,8 +13,7 @@ from rich.console import Console, ConsoleOptions
 from rich.logging import RichHandler
 from rich.segment import Segment
 
-from hflray.support.terminal.stream import SafeStream
-from hflray.support.text import visible
+from hflray.support.text import SafeStream, visible
 
 WIDE = 100_000  # the width of a log file, where no line is broken
 _PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
