@@ -172,19 +172,19 @@ class ActorPool:
             self.edges = [_adder_on(node) for node in self._homes]
 
     def put(self, value: Any) -> Any:
-        """See `hflray.training.executor.LocalPool.put`."""
+        """See `hflray.training.driver.LocalPool.put`."""
         import ray
 
         return ray.put(value)
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
-        """See `hflray.training.executor.LocalPool.get`."""
+        """See `hflray.training.driver.LocalPool.get`."""
         import ray
 
         return list(ray.get(list(refs)))
 
     def call(self, worker: Any, method: str, *arguments: Any, results: int = 1) -> list[Any]:
-        """See `hflray.training.executor.LocalPool.call`."""
+        """See `hflray.training.driver.LocalPool.call`."""
         refs = getattr(worker, method).options(num_returns=results).remote(*arguments)
         return [refs] if results == 1 else list(refs)
 

@@ -1,14 +1,18 @@
-"""The driver of a round: it submits the steps of a program (`hflray.training.program`) to a pool, and waits.
+"""The driver of a round: it submits the steps of a program (`hflray.training.program`) to an executor, and waits.
 
 The whole round is submitted before anything is waited for. A round is a function of the state before it, so that it can
 be repeated after a lost actor, and gives the same bits.
+
+An `Executor` says where the steps are done: by objects of this process (`LocalPool`), or by Ray's actors. A `Ref` is a
+value in the former, and a reference to an object of Ray in the latter. A method that is called returns a tuple if it
+has several results. Nothing is waited for but by `Executor.get`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +21,47 @@ import numpy as np
 from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.support.arrays import squared_norm
+from hflray.training.actor_pool import ActorPool
 from hflray.training.exchange import Lifted, Ref, Version
-from hflray.training.executor import Executor
-from hflray.training.nodes import Cloud, combine, mix_edges
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.local import DeviceHost
+from hflray.training.method import Spec
+from hflray.training.nodes import Cloud, EdgeWorker, combine, mix_edges
 from hflray.training.program import Key, Program, program_of
 from hflray.training.rules.base import after_turn
 from hflray.training.rules.own import vectors_for
 from hflray.training.state import RoundResult, RoundTask, TrainingSetting, TrainingState
+
+
+class LocalPool:
+    """One host of all devices and one worker for all edges in this process; a reference is the value itself."""
+
+    def __init__(self, job: LocalJob, data: DeviceData) -> None:
+        self.devices: list[Any] = [DeviceHost(job, data)]
+        self.edges: list[Any] = [EdgeWorker()]
+
+    def put(self, value: Any) -> Ref:
+        """Return a reference to a value."""
+        return value
+
+    def get(self, refs: Sequence[Ref]) -> list[Any]:
+        """Return the values of references."""
+        return list(refs)
+
+    def call(self, worker: Any, method: str, *arguments: Any, results: int = 1) -> list[Ref]:
+        """Call a method of a host or an edge; return its results."""
+        made = getattr(worker, method)(*arguments)
+        return [made] if results == 1 else list(made)
+
+    def gather(self, edge: int, parts: Sequence[tuple[int, Ref]], aggregator: Spec) -> list[Ref]:
+        """Return what the edge of this index combines of what hosts, by their index, hand up."""
+        return [ref for _, ref in parts]
+
+    def close(self) -> None:
+        """Do nothing, because there is nothing to end."""
+
+
+Executor = LocalPool | ActorPool
 
 
 def train_round(executor: Executor, setting: TrainingSetting, task: RoundTask, before: TrainingState) -> RoundResult:

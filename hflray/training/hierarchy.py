@@ -22,9 +22,8 @@ from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
 from hflray.training.actor_pool import ActorPool, pool_of
-from hflray.training.driver import train_round
+from hflray.training.driver import Executor, LocalPool, train_round
 from hflray.training.exchange import Version
-from hflray.training.executor import Executor, LocalPool
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, ModelEvaluation, Part, steps_of
 from hflray.training.plan import PoolSize, balance
 from hflray.training.start import last_line, start_ray
