@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.limits import hopeless, least_shares
-from hflray.allocation.problem import Columns, EdgeProblems, Iterate, Layout
+from hflray.allocation.problem import Columns, EdgeProblems, Iterate, Layout, hopeless, least_shares
 from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
