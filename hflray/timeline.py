@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import metrics
-from hflray.clock.edge_rule import WAITS, arrivals, nth_arrival_s
-from hflray.clock.semi_synchronous import Period
+from hflray.clock.waiting import WAITS, Period, arrivals, nth_arrival_s
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hflray.clock.edge_rule import WAITS, arrivals
+from hflray.clock.waiting import WAITS, arrivals
 from hflray.config import FleetConfig
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload, round_cost

@@ -1,1 +1,1 @@
-"""When the cloud combines the models of the edges, and edges those of devices: a file for each rule (``clock``)."""
+"""When the cloud combines the models of the edges, and edges those of devices (``clock``), waiting or not."""

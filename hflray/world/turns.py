@@ -27,8 +27,8 @@ import numpy as np
 
 from hflray.allocation import Allocation
 from hflray.clock.asynchronous import Asynchrony, Way, fedat_shares, in_order
-from hflray.clock.edge_rule import WAITS
 from hflray.clock.mixing import MixedArrival, MixedTurn, Pass, mix_turn
+from hflray.clock.waiting import WAITS
 from hflray.config import ExperimentConfig
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import RoundCost, Schedule, Senders, Workload, hops

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 
 from hflray import metrics, registry
-from hflray.clock.edge_rule import planned_s as planned_iteration_s
-from hflray.clock.semi_synchronous import Period
+from hflray.clock.waiting import Period
+from hflray.clock.waiting import planned_s as planned_iteration_s
 from hflray.config import ExperimentConfig
 from hflray.config.clock import EdgeClockConfig, SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload

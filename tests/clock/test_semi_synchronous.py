@@ -1,4 +1,4 @@
-"""hflray.clock.semi_synchronous: which edges go on, with the numbers of design-next.md, example 2."""
+"""hflray.clock.waiting: which edges go on in a period, with the numbers of design-next.md, example 2."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hflray.clock.edge_rule import planned_s
-from hflray.clock.semi_synchronous import Period
+from hflray.clock.waiting import Period, planned_s
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload
 from hflray.errors import ConfigError
