@@ -20,8 +20,8 @@ from pathlib import Path
 from shlex import quote
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.support.deadline import within
 from hflray.support.files import disk_failure, free_bytes, size_text
+from hflray.support.limits import within
 from hflray.support.references import named
 from hflray.support.references import reason as own_reason
 from hflray.support.terminal.app import spoken

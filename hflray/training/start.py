@@ -21,8 +21,7 @@ from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
-from hflray.support.deadline import within
-from hflray.support.limits import check_address_space
+from hflray.support.limits import check_address_space, within
 from hflray.support.private import own_compiled_code, private_folder, reachable
 from hflray.training import session
 from hflray.training.machine import available_cpus

@@ -1,4 +1,4 @@
-"""`hflray.support.deadline`: a call ends in time, with its value, with its error, or with a TimeoutError."""
+"""`hflray.support.limits`: a call ends in time, with its value, with its error, or with a TimeoutError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hflray.support.deadline import within
+from hflray.support.limits import within
 
 
 def test_a_call_gives_its_value_or_its_error() -> None:
