@@ -1,4 +1,4 @@
-"""How devices and edges shorten what they send (kind ``compressor``): the contract, and a file for each compressor."""
+"""How devices and edges shorten what they send (kind ``compressor``): the contract, and the compressors."""
 
 from __future__ import annotations
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from hflray import registry
-from hflray.compression.qsgd import QSGD
-from hflray.compression.sign import Sign
-from hflray.compression.top_k import TopK
+from hflray.compression.lossy import QSGD, Sign, TopK
 
 NAMES = list(registry.BUILTIN["compressor"])
 SIZES = (12, 8)
