@@ -19,8 +19,7 @@ from hflray.config.decisions import LimitsConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.physics import Access, Link, Work
-from hflray.physics.access import Fdma
-from hflray.physics.download import NoDownload
+from hflray.physics.access import Fdma, NoDownload
 from hflray.physics.equations import compute_delay_s as compute_delay_s  # the names of equations stay public here
 from hflray.physics.equations import compute_energy_j as compute_energy_j
 from hflray.physics.equations import rate_bps as rate_bps

@@ -9,7 +9,7 @@ from hflray.allocation.instance import Allocation
 from hflray.cost import Workload, downloads, hops
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
-from hflray.physics.download import NoDownload
+from hflray.physics.access import NoDownload
 from hflray.physics.own import is_built_in, name_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 

@@ -23,9 +23,8 @@ from hflray.fleet import links as link
 from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand
 from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.physics import Access, Compute, Device, Download, Link, Work
-from hflray.physics.access import Fdma
+from hflray.physics.access import Fdma, NoDownload
 from hflray.physics.computing import Dvfs
-from hflray.physics.download import NoDownload
 from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
 from hflray.support.arrays import FloatArray, IntArray
 

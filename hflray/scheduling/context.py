@@ -13,8 +13,7 @@ from hflray.cost import PollCost, Schedule, Senders, Workload, forward_pass, pol
 from hflray.data.resampled import LabelCounts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.physics.access import Fdma
-from hflray.physics.download import NoDownload
+from hflray.physics.access import Fdma, NoDownload
 from hflray.support.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 
 BEFORE_CLASSES = 6  # columns of a device's row before those of the classes

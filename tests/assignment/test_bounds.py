@@ -14,8 +14,7 @@ from hflray.assignment.objective import round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.physics import Download
-from hflray.physics.access import Ofdma, Tdma
-from hflray.physics.download import Broadcast, Unicast
+from hflray.physics.access import Broadcast, Ofdma, Tdma, Unicast
 from tests.assignment import optimum
 from tests.assignment.rounds import WORK, assign, objective, random_round
 

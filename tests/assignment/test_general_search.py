@@ -14,8 +14,7 @@ from hflray.assignment.hfel import HFEL
 from hflray.assignment.local_search import LocalSearch
 from hflray.assignment.state import NOBODY, NOWHERE
 from hflray.config.decisions import LimitsConfig
-from hflray.physics.access import Ofdma, Tdma
-from hflray.physics.download import Broadcast, Unicast
+from hflray.physics.access import Broadcast, Ofdma, Tdma, Unicast
 
 WORK = Workload(model_bits=3.6e6, edge_iterations=5, download_bits=3.6e6)
 

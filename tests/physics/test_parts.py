@@ -16,9 +16,8 @@ from hflray.cost import LocalSteps, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.physics import Device, Link
-from hflray.physics.access import Fdma, MeasuredAccess, Ofdma, Tdma
+from hflray.physics.access import Broadcast, Fdma, MeasuredAccess, Ofdma, Tdma, Unicast
 from hflray.physics.computing import Dvfs, MeasuredCompute
-from hflray.physics.download import Broadcast, Unicast
 from hflray.physics.equations import compute_delay_s, compute_energy_j
 from hflray.physics.own import CheckedAccess
 from hflray.support.arrays import FloatArray
