@@ -24,7 +24,7 @@ from hflray import metrics, registry
 from hflray.command import check
 from hflray.config import ExperimentConfig, TrackingConfig, flatten, named_settings
 from hflray.config.decisions import LimitsConfig
-from hflray.config.tree import GossipConfig, RegionConfig
+from hflray.config.system import GossipConfig, RegionConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.support import live_metrics, pinned

@@ -12,7 +12,7 @@ import pytest
 from hflray import Workload, allocate_round, load_config, metrics, round_cost, sample_fleet
 from hflray.assignment import assign_among, configured_assigner
 from hflray.config import FleetConfig
-from hflray.config.tree import TreeConfig
+from hflray.config.system import TreeConfig
 from hflray.cost import Schedule, cloud_hop, edge_hops, gossip_hops, hops, message_bits, rate_bps, region_hops
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment

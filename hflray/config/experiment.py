@@ -18,7 +18,7 @@ from hflray.config.base import Named, QuietSection, Section
 from hflray.config.clock import ClockConfig, CloudClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import AgentConfig, LearningConfig
-from hflray.config.system import CostConfig, FleetConfig
+from hflray.config.system import CostConfig, FleetConfig, TreeConfig
 from hflray.config.training import (
     AggregationConfig,
     CompressionConfig,
@@ -27,7 +27,6 @@ from hflray.config.training import (
     PrivacyConfig,
     TrainingConfig,
 )
-from hflray.config.tree import TreeConfig
 from hflray.config.world import WorldConfig
 from hflray.support import references
 from hflray.support.text import holds_secret, shorten

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.config import CostConfig, FleetConfig
-from hflray.config.tree import TreeConfig
+from hflray.config.system import TreeConfig
 from hflray.errors import ConfigError
 from hflray.fleet import links as link
 from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.config import FleetConfig
-from hflray.config.tree import GossipConfig, RegionConfig, TreeConfig
+from hflray.config.system import GossipConfig, RegionConfig, TreeConfig
 from hflray.errors import ConfigError
 from hflray.fleet.links import path_gain
 from hflray.seeding import stream

@@ -19,7 +19,7 @@ from hflray import registry
 from hflray.aggregation import Aggregator, Mean
 from hflray.compression import Compressor, Whole
 from hflray.config import ExperimentConfig
-from hflray.config.tree import RegionConfig
+from hflray.config.system import RegionConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray

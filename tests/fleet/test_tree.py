@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hflray import Scenario, load_config
 from hflray.config import FleetConfig, inputs_in
-from hflray.config.tree import TreeConfig
+from hflray.config.system import TreeConfig
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import packed, unpacked
 from hflray.fleet import Fleet, sample_fleet
