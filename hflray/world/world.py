@@ -30,9 +30,8 @@ from hflray.support.references import spoken
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability, checked_answers
 from hflray.world.battery import Battery
-from hflray.world.fading import CheckedFading, Fading, faded_upload
+from hflray.world.fading import CheckedFading, Fading, LinkTrace, faded_upload
 from hflray.world.faults import Dropout, Jitter, edge_failure
-from hflray.world.link_trace import LinkTrace
 from hflray.world.mobility import CheckedPlaces, Mobility, Places, RandomWaypoint, ShadowField
 from hflray.world.part import Part, try_part
 

@@ -10,7 +10,7 @@ import pytest
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.fleet import Fleet, FleetConfig
-from hflray.world.link_trace import LinkTrace
+from hflray.world.fading import LinkTrace
 from tests.conftest import small_config
 
 FLEET = Fleet.of(
