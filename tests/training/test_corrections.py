@@ -16,7 +16,7 @@ from hflray.seeding import stream
 from hflray.support.native import compiler
 from hflray.training.method import Method, Spec
 from hflray.training.rules import LocalRule
-from hflray.training.rules.simple import FedProx
+from hflray.training.rules.fedprox import FedProx
 from tests.training.rounds import Rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 

@@ -15,9 +15,10 @@ from hflray.training.method import Method
 from hflray.training.rules import CloudReport, EdgeReport, Received
 from hflray.training.rules.base import RESIDUAL, TURN, after_turn, recalled
 from hflray.training.rules.feddyn import FedDyn
+from hflray.training.rules.fednova import FedNova, effective_steps
+from hflray.training.rules.fedprox import FedProx
 from hflray.training.rules.mtgc import MTGC
 from hflray.training.rules.scaffold import Scaffold
-from hflray.training.rules.simple import FedNova, FedProx, effective_steps
 from tests.conftest import says, small_config
 from tests.training.quadratics import RATE, Devices, drive, hierarchy
 

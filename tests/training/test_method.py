@@ -13,7 +13,7 @@ from hflray.compression import Compressor
 from hflray.errors import ConfigError
 from hflray.training.method import Method, RateDecay, Spec
 from hflray.training.privacy import Mechanism
-from hflray.training.rules.simple import effective_steps
+from hflray.training.rules.fednova import effective_steps
 from tests.conftest import says
 
 SIZES, STATISTICS = (60, 40), 5

@@ -1,4 +1,4 @@
-"""What devices do with their gradients (kind ``local_rule``): the contract, and the rules."""
+"""What devices do with their gradients (kind ``local_rule``): the contract, and a file for each rule."""
 
 from __future__ import annotations
 
