@@ -9,6 +9,7 @@ import torch
 from hflray.assignment.features import WIDTHS, pad_edges
 from hflray.assignment.network import ABSENT, BiLstm, DuelingBiLstm, NetworkSpec, build_network, dueling
 from hflray.errors import ConfigError
+from tests.conftest import refusals
 
 SHARED = NetworkSpec("shared", "db", num_edges=6, hidden=16, width=12)
 PAPER = NetworkSpec("bilstm", "paper", num_edges=4, hidden=16)
@@ -114,17 +115,7 @@ def test_shared_weights_do_not_depend_on_the_order_of_the_edges():
         assert network(rows(1, 8, 11)).shape == (1, 8, 11)  # any M
 
 
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({"architecture": "mlp"}, "architecture.*'mlp'.*bilstm, shared"),
-        ({"features": "raw"}, "features.*'raw'.*paper, paper_db, db"),
-        ({"architecture": "shared", "features": "paper"}, "features.*'paper'.*set features: db"),
-        ({"architecture": "shared", "features": "paper_db"}, "features.*'paper_db'.*set features: db"),
-        ({"hidden": 0}, "hidden.*0"),
-        ({"num_edges": 2.5}, "num_edges.*2.5"),
-    ],
-)
+@pytest.mark.parametrize("options, text", refusals("assignment/network"))
 def test_bad_specifications_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         NetworkSpec(**options)

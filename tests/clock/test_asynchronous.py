@@ -7,7 +7,6 @@ import pytest
 
 from hflray.clock.asynchronous import MIXING, STEP, Asynchrony, fedat_shares
 from hflray.config.clock import AsynchronousConfig
-from hflray.errors import ConfigError
 from tests.conftest import small_config
 
 
@@ -45,30 +44,6 @@ def test_slow_edges_weigh_more_with_fedat() -> None:
     assert fedat_shares({0: 3, 1: 1, 2: 2}) == {1: 0.5, 2: 2 / 6, 0: 1 / 6}
     assert fedat_shares({0: 2, 1: 2, 2: 1}) == {2: 0.4, 0: 0.4, 1: 0.2}  # the lower edge wins the tie
     assert np.isclose(sum(fedat_shares({0: 5, 3: 2, 7: 2}).values()), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("setting", "line"),
-    [
-        ("clock.cloud=late", "clock.cloud: got 'late'; accepted: synchronous, asynchronous"),
-        ("clock.cloud={asynchronous: {updates: 0}}", "clock.cloud.asynchronous.updates: got 0"),
-        ("clock.cloud={asynchronous: {rule: fedat, mixing: 0.5}}", "mixing changes nothing with rule: fedat"),
-        ("clock.cloud={asynchronous: {buffer: 2, weight: none}}", "weight changes nothing with buffer: 2"),
-        ("clock.cloud={semi_synchronous: {}}", "clock.cloud.semi_synchronous.period_s: got {}"),
-        ("clock.cloud={semi_synchronous: {period_s: 1}, asynchronous: {}}", "one of them; remove the other"),
-    ],
-)
-def test_a_wrong_clock_is_one_line(setting: str, line: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        small_config(setting)
-    assert line in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("cloud", ["asynchronous", "{semi_synchronous: {period_s: 5}}"])
-def test_one_deadline_for_all_edges_needs_a_cloud_that_waits(cloud: str) -> None:
-    with pytest.raises(ConfigError, match=r"allocation\.coupling: got joint with clock\.cloud"):
-        small_config("allocation.coupling=joint", f"clock.cloud={cloud}")
 
 
 @pytest.mark.parametrize("cloud", ["synchronous", "asynchronous", "{asynchronous: {staleness: {hinge: [2, 1]}}}"])

@@ -11,7 +11,7 @@ import yaml
 
 from hflray.config import ExperimentConfig, FleetConfig, flatten, load_config, parse_yaml, to_yaml, validate
 from hflray.errors import ConfigError
-from tests.conftest import refusal
+from tests.conftest import refusal, refusals
 from tests.hostile import BREAKING
 
 ROOT = Path(__file__).parents[2]
@@ -92,20 +92,7 @@ def test_yaml_merge_keys_work(tmp_path):
     assert tree["other"] == {"num_edges": 4, "num_devices": 70}
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("- seed: 0\n", ["c.yaml", "list", "mapping", "seed: 0"]),
-        ("just words\n", ["c.yaml", "str", "mapping"]),
-        ("seed: 1\nmax_rounds: 2\nseed: 2\n", ["c.yaml", "line 3", "'seed'", "twice", "keep one"]),
-        ("fleet:\n  num_edges: 1\n  num_edges: 2\n", ["c.yaml", "line 3", "'num_edges'", "twice"]),
-        ("seed: [1\n", ["c.yaml", "not valid YAML", "line"]),
-        ("seed: 1\n---\nseed: 2\n", ["c.yaml", "not valid YAML"]),
-        ("? [1, 2]\n: 3\n", ["c.yaml", "not valid YAML"]),
-        ("seed: !!python/object:os.system x\n", ["c.yaml", "not valid YAML"]),
-        ("1: 2\n", ["1: ", "unknown key"]),
-    ],
-)
+@pytest.mark.parametrize("text, words", refusals("config/bad_files"))
 def test_a_bad_file_gives_one_line(tmp_path, text, words):
     with refusal(ConfigError, *words):
         load_config(write(tmp_path, text))

@@ -18,26 +18,9 @@ import pytest
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import references
+from tests.conftest import own_module, refusals
 
-TEXT = '''"""A file of the user's."""
-from __future__ import annotations
-
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-
-@dataclass
-class Thing:
-    count: ClassVar[int] = 3
-    values: list[int] = field(default_factory=list)
-
-    def fail(self):
-        return self.values[7]
-
-
-def make():
-    return Thing([1])
-'''
+TEXT = own_module("dataclass")
 
 
 @pytest.fixture(autouse=True)
@@ -166,20 +149,7 @@ def test_an_actors_error_is_blamed_on_the_users_line_as_well(tmp_path):
     assert references.blame(RayTaskError(text)) == "mine.py:14: KeyError: 'a'"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("class Thing(:\n", "mine.py:1: SyntaxError: invalid syntax; correct the file"),
-        ("\nimport hflray_no_such\n", "mine.py:2: ModuleNotFoundError: No module named 'hflray_no_such'; correct the"),
-        ("x = 1\ny = x.foo\n", "mine.py:2: AttributeError: 'int' object has no attribute 'foo'; correct the file"),
-        ("raise SystemExit(3)\n", "mine.py:1: SystemExit: 3; correct the file"),
-        ("class Other: pass\nclass Thin: pass\n", "mine.py has no 'Thing'; did you mean 'Thin'?; it has: Other, Thin;"),
-        ("import numpy as Thin\n", "mine.py has no 'Thing'; it has: no class or function; correct the name"),
-        ("from .beside import x\n", "mine.py:1: it imports relatively from its own folder, and a reference takes one"),
-        ("def f():\n    import beside\n", "mine.py:2: it imports 'beside' from its own folder, and a reference takes"),
-        ("\0", "mine.py: SyntaxError: source code string cannot contain null bytes; correct the file"),
-    ],
-)
+@pytest.mark.parametrize("text, message", refusals("support/references"))
 def test_a_mistake_in_the_file_is_one_line(tmp_path, text, message):
     written(tmp_path, text)
     written(tmp_path, "x = 1\n", "beside.py")

@@ -17,7 +17,7 @@ from hflray.support import references
 from hflray.tracking import Files, Journal, Place, Run, Tracker, sender
 from hflray.tracking.csv import CSVSink
 from hflray.tracking.sink import is_bug, opened
-from tests.conftest import says, small_config
+from tests.conftest import own_module, refusals, says, small_config
 from tests.tracking.diary import Diary, until
 
 
@@ -410,34 +410,7 @@ def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(
     assert whole(page, 1)
 
 
-OWN = """import json
-import hflray.tracking
-
-
-class Mine(hflray.tracking.Sink):
-    title = "mine"
-
-    def __init__(self, place):
-        self.where = str(place.folder)
-        self.path = place.folder / "got.txt"
-
-    def connect(self):
-        CONNECT
-
-    def open(self, run):
-        return OPEN
-
-    def rounds(self, run, rounds):
-        ROUNDS
-        with self.path.open("a") as file:
-            file.writelines(f"{each.number}\\n" for each in rounds)
-
-    def end(self, run, ending):
-        END
-
-    def seen_at(self):
-        return SEEN
-"""
+OWN = own_module("sink")
 RIGHT = {"CONNECT": "pass", "OPEN": "-1", "ROUNDS": "pass", "END": "pass", "SEEN": "None"}
 
 
@@ -503,21 +476,7 @@ def test_what_open_returns_wrongly_is_a_bug(diary, tmp_path: Path, returned: obj
     assert says(str(error.value), "Diary", "returned", "accepted: the number of the last round", "method open")
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        ({"CONNECT": "run"}, "fails (own.py:13: NameError"),
-        ({"CONNECT": "int('x')"}, "fails (own.py:13: ValueError"),
-        ({"place.folder /": "place.nowhere /"}, "cannot be built (own.py:10: AttributeError"),
-        ({'title = "mine"': "title = 3"}, "returned the int 3 as its title"),
-        ({"self.where = ": "self.there = "}, "returned None as its where"),
-        (
-            {"Mine(hflray.tracking.Sink)": "Mine"},
-            "returned a Mine; accepted: a class that extends hflray.tracking.Sink",
-        ),
-        ({"open(self, run)": "close(self, run)"}, "has no method 'open'"),
-    ],
-)
+@pytest.mark.parametrize("change, said", refusals("tracking/sinks_of_ones_own"))
 def test_a_tracker_that_cannot_begin_is_refused_before_any_training(
     tmp_path: Path, change: dict[str, str], said: str
 ) -> None:

@@ -11,7 +11,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.fleet.tree import Graph, Regions, Tree, metropolis, mix
 from hflray.training.method import Spec
-from tests.conftest import small_config
+from tests.conftest import refusals, small_config
 from tests.training import quadratics
 from tests.training.rounds import Rounds
 
@@ -142,14 +142,7 @@ def test_any_number_of_actors_gives_the_same_bits(name: str, ray_session) -> Non
     assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize(
-    ("tree", "rule", "facts"),
-    [
-        ("tree.region={count: 2}", "mtgc", ("training.rule.name: got mtgc with tree.region", "sgd, fedprox")),
-        ("tree.region={count: 2}", "fednova", ("training.rule.name: got fednova with tree.region",)),
-        ("tree.gossip={}", "scaffold", ("training.rule.name: got scaffold with tree.gossip", "it needs a cloud")),
-    ],
-)
+@pytest.mark.parametrize("tree, rule, facts", refusals("training/tree"))
 def test_a_rule_that_needs_every_edge_at_the_cloud_is_refused(tree: str, rule: str, facts) -> None:
     with pytest.raises(ConfigError) as caught:
         Experiment(small_config(tree, f"training.rule.name={rule}"))

@@ -13,7 +13,7 @@ import pytest
 
 from hflray.world.availability import AvailabilityTrace
 from hflray.world.fedscale import convert, main
-from tests.conftest import says
+from tests.conftest import refusals, says
 
 CLIENTS = {
     "7": {"active": [10, 50], "inactive": [20, 60], "finish_time": 100, "model": "x"},
@@ -100,29 +100,13 @@ def test_a_client_may_begin_and_end_available(tmp_path: Path, client: dict[str, 
     assert lines == [line for on, off in spells for line in (f"{on},0,1", f"{off},0,0")]
 
 
+NESTED = ("a.json", "[" * 100_000, "nested too deeply")
 GOOD = '"1": {"active": [1], "inactive": [2], "finish_time": 9}'
 
 
-@pytest.mark.parametrize(
-    "name, text, reason",
-    [
-        ("a.json", "[]", "a list and not a mapping"), ("a.json", "{", "line 1"), ("a.json", "{}", "no client"),
-        ("a.json", "[" * 100_000, "nested too deeply"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [5]}}}}', "client '7': KeyError('inactive')"),
-        ("a.json", f'{{{GOOD}, "7": []}}', "client '7'"), ("a.json", f'{{{GOOD}, "7": null}}', "client '7'"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": ["x"], "inactive": [2], "finish_time": 9}}}}', "client '7'"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [1, 2, 3], "inactive": [5], "finish_time": 9}}}}', "3 times"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [5, 1], "inactive": [6, 2], "finish_time": 9}}}}', "backwards"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [-5], "inactive": [6], "finish_time": 9}}}}', "-5, 6 s"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [1], "inactive": [NaN], "finish_time": 9}}}}', "client '7'"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [1], "inactive": [2], "finish_time": 0}}}}', "finish_time is 0"),
-        ("a.json", f'{{{GOOD}, "7": {{"active": [0], "inactive": [1e-7], "finish_time": 1e-6}}}}', "5,000,000 lines"),
-        ("a.csv", "client,from,to\n1,2,3\n", ", row 1: "), ("a.csv", "", ": is empty"),
-        ("a.csv", "client,active_s,inactive_s\n1,5,3\n", ", row 2, column inactive_s: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, text, reason", [*refusals("world/fedscale"), NESTED])
 def test_another_file_is_one_line_and_exit_code_2(tmp_path: Path, capsys, name: str, text: str, reason: str) -> None:
-    (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / name).write_text(text.replace("GOOD", GOOD), encoding="utf-8")
     assert main([str(tmp_path / name), str(tmp_path / "trace.csv")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

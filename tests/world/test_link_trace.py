@@ -11,7 +11,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.fleet import Fleet, FleetConfig
 from hflray.world.link_trace import LinkTrace
-from tests.conftest import small_config
+from tests.conftest import refusals, small_config
 
 FLEET = Fleet.of(
     FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(0), device_names=list("abc"), edge_names=["n", "s"]
@@ -52,17 +52,7 @@ def test_a_rate_is_that_of_the_whole_bandwidth(tmp_path):
     assert b * np.log2(1 + gains(part)[2, 1] * p / (noise * b)) == pytest.approx(3e6)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("time_s,device,edge,gain_db\n0,z,n,-9\n", r"row 2, column device: got 'z', which no device is called"),
-        ("time_s,device,edge,gain_db\n0,a,x,-9\n", r"row 2, column edge: got 'x', which no edge is called"),
-        ("time_s,device,edge,gain_db\n5,a,n,-9\n4,a,n,-9\n", r"row 3, column time_s: is before the row above"),
-        ("time_s,device,edge,mbps\n0,a,n,\n", r"row 2, column mbps: is empty"),
-        ("time_s,device,edge\n0,a,n\n", r"neither gain_db nor mbps"),
-        ("device,edge,mbps\na,n,1\n", r"has no column time_s"),
-    ],
-)
+@pytest.mark.parametrize("text, message", refusals("world/link_trace"))
 def test_a_mistake_is_one_line(text, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         trace(tmp_path, text)

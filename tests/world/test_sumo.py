@@ -11,7 +11,7 @@ from hflray.errors import ConfigError
 from hflray.world.mobility import MobilityTrace
 from hflray.world.sumo import Unit, convert, main
 from hflray.world.trace import Trace
-from tests.conftest import says
+from tests.conftest import refusals, says
 
 FCD = """<?xml version="1.0"?>
 <fcd-export>
@@ -75,15 +75,7 @@ def test_the_head_of_a_file_says_degrees(tmp_path: Path) -> None:
     assert convert(tmp_path / "fcd.xml", tmp_path / "trace.csv")[1] == 2.0
 
 
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("", "its head"), ("<fcd-export/>", "no vehicle"),
-        ("<a><timestep time='0'><vehicle id='b' x='1'/></timestep></a>", "time 0 s, vehicle b: y is missing"),
-        ("<a><timestep time='3'><vehicle id='b' x='1' y='nan'/></timestep></a>", "time 3 s, vehicle b: y is nan"),
-        ("<a><timestep time='3'><c id='b' x='1' y='1'/></timestep><timestep time='2'/></a>", "2 s comes after 3 s"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, reason", refusals("world/sumo"))
 def test_another_file_is_one_line_and_exit_code_2(tmp_path: Path, capsys, text: str, reason: str) -> None:
     (tmp_path / "fcd.xml").write_text(text, encoding="utf-8")
     assert main([str(tmp_path / "fcd.xml"), str(tmp_path / "trace.csv")]) == 2

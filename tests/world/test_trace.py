@@ -19,6 +19,7 @@ from hflray.errors import ConfigError
 from hflray.sweep import load_sweep, with_absolute_paths
 from hflray.world.faults import edge_failure
 from hflray.world.trace import Switches, Trace
+from tests.conftest import refusals
 from tests.world.living import living, results
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
@@ -97,19 +98,10 @@ def test_an_edge_that_is_turned_off_and_on_at_the_same_time_does_not_fail(tmp_pa
     assert edges.up.tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    "lines, message",
-    [
-        (["time_s,device,available", "5,0,1", "4,1,0"], r"row 3, column time_s: is before the row above it; sort"),
-        (["time_s,device,available", "5,3,1"], r"row 2, column device: got '3', which no device of 0 to 2 is called"),
-        (["time_s,device,available", "", "-5,1,1"], r"row 3, column time_s: got '-5'; accepted: a number at least 0"),
-        (["time_s,device,available", "1,1,2"], r"row 2, column available: got '2'; accepted: 0 or 1"),
-        (["time,device,available", "1,1,1"], r"row 1: the columns are time,device,available; accepted: time_s,device"),
-        (["time_s,device,available", "1,1,1", '2,"1,1'], r"row 3: got 2 cells; accepted: 3"),
-        (["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"row 3, column device: got '9{60}', which no dev"),
-        (["time_s,device,available", "0,0,0", "0,1,0", "0,2,0"], r"leaves every device away for ever after its last"),
-    ],
-)
+LONG = ["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"row 3, column device: got '9{60}', which no dev"
+
+
+@pytest.mark.parametrize("lines, message", [*refusals("world/trace"), LONG])
 def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^world\.availability\.options\.path: .*" + message) as error:
         availability(written(tmp_path, *lines))
