@@ -98,14 +98,19 @@ def own_module(name: str) -> str:
 
 
 @cache
-def _refusals() -> dict[str, list[Any]]:
-    text = Path(__file__).with_name("refusals.yaml").read_text(encoding="utf-8")
+def _tables(file: str) -> dict[str, list[Any]]:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # type: ignore[no-any-return]
 
 
 def refusals(name: str) -> list[Any]:
     """Return a table of refusals.yaml."""
-    return _refusals()[name]
+    return _tables("refusals.yaml")[name]
+
+
+def cases(name: str) -> list[Any]:
+    """Return a table of cases.yaml."""
+    return _tables("cases.yaml")[name]
 
 
 def says(text: str, *facts: str) -> bool:

@@ -16,17 +16,7 @@ from hflray.sweep import expand, load_sweep
 from tests.command.calls import caller
 from tests.conftest import refusals, says
 
-FLEET = """
-max_rounds: 6
-data: {name: digits}
-model: {name: logistic}
-fleet: {num_devices: 8, num_edges: 2}
-scheduling: {name: fedavg, num_scheduled: 4, num_clusters: 2}
-assignment: {name: geographic}
-training: {local_iterations: 3, edge_iterations: 2, batch_size: 16, learning_rate: 0.05, backend: serial}
-checkpoint: {every: 1}
-tracking: {sinks: []}
-"""
+FLEET = Path(__file__).with_name("fleet.yaml").read_text(encoding="utf-8")
 FIXED = ["--set", "cost.delay_weight=1", "--set", "scheduling.name=fedavg", "--set", "clock.cloud=synchronous"]
 
 

@@ -30,7 +30,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.report.runs import RunRecord
 from hflray.rl.fleets import FleetSpec
-from tests.conftest import refusals, says, small_config
+from tests.conftest import cases, refusals, says, small_config
 
 # Commit 5eed14e, in which hflray.config was one file, wrote overrides, the pickled configuration and its fleets' hash.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "configs.json").read_text(encoding="utf-8"))
@@ -205,18 +205,7 @@ def test_a_part_turns_the_world_on(override: str) -> None:
     assert not load_config(None, ["world.wait_s=5"]).world.is_on
 
 
-@pytest.mark.parametrize(
-    ("cloud", "label"),
-    [
-        ("synchronous", "synchronous"),
-        ("asynchronous", "FedAsync"),
-        ("{asynchronous: {buffer: 3, updates: 7}}", "FedBuff, updates 7, buffer 3"),
-        ("{asynchronous: {rule: fedat}}", "FedAT"),
-        ("{asynchronous: {staleness: {hinge: [10, 4]}}}", "FedAsync, staleness {'hinge': (10.0, 4.0)}"),
-        ("{semi_synchronous: {period_s: 2.5}}", "semi-synchronous, P = 2.5 s"),
-        ("{semi_synchronous: {period_s: 3, max_iterations: 9}}", "semi-synchronous, P = 3 s, at most 9 iterations"),
-    ],
-)
+@pytest.mark.parametrize("cloud, label", cases("config/clouds"))
 def test_a_clouds_label_has_each_setting_that_is_not_a_default(cloud: str, label: str) -> None:
     config = load_config(None, [f"clock.cloud={cloud}"])
     assert config.clock.cloud.label == label
@@ -229,20 +218,7 @@ def test_an_edges_label_has_each_setting_that_is_not_a_default() -> None:
     assert "clock.edge.asynchronous" not in RunRecord.settings_of(load_config(None, []))
 
 
-@pytest.mark.parametrize(
-    ("setting", "others"),
-    [
-        ("training.edge_iterations", ()),
-        ("training.edge_iterations", ("fleet.num_edges=1", "training.local_iterations=1")),
-        ("clock.cloud.asynchronous.updates", ()),
-        ("clock.cloud.asynchronous.updates", ("training.edge_iterations=1",)),
-        ("clock.cloud.asynchronous.updates", ("clock.edge=asynchronous",)),
-        ("clock.edge.asynchronous.updates", ()),
-        ("clock.edge.asynchronous.updates", ("clock.cloud=asynchronous",)),
-        ("training.local_iterations", ()),
-        ("max_rounds", ()),
-    ],
-)
+@pytest.mark.parametrize("setting, others", cases("config/endless"))
 def test_what_never_ends_is_refused_with_what_it_would_take(setting: str, others: tuple[str, ...]) -> None:
     for value in (10**9, 10**18):
         message = line_of(f"{setting}={value}", *others)
@@ -252,17 +228,7 @@ def test_what_never_ends_is_refused_with_what_it_would_take(setting: str, others
     assert setting in line_of(f"{setting}={most + 1}", *others)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("fleet.num_devices=1000000", "scheduling.num_scheduled=1000000"),
-        ("fleet.num_devices=1000000", "fleet.num_edges=1000"),
-        ("max_rounds=1000000",),
-        ("training.local_iterations=1000", "training.local_iteration=step"),
-        ("training.edge_iterations=1000",),
-        ("clock.cloud.asynchronous.updates=1000",),
-    ],
-)
+@pytest.mark.parametrize("overrides", cases("config/large"))
 def test_large_experiments_are_accepted(overrides: tuple[str, ...]) -> None:
     load_config(None, list(overrides))
 

@@ -19,7 +19,7 @@ from hflray.experiment.target import Target, UserMetric
 from hflray.models import build
 from hflray.models.vector import load_vector
 from hflray.training.job import ModelEvaluation
-from tests.conftest import own_module, refusals, says, small_config
+from tests.conftest import own_module, refusal, refusals, small_config
 
 OWN = own_module("metrics")
 
@@ -84,9 +84,8 @@ def test_the_target_is_that_of_the_kind() -> None:
     ],
 )  # fmt: skip
 def test_a_target_that_the_data_do_not_have_is_refused(override: str, text: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, text):
         Target.of(small_config(override), numbers())
-    assert text in str(error.value)
 
 
 def test_a_metric_of_classes_by_hand(own) -> None:
@@ -114,10 +113,8 @@ def test_a_metric_of_a_regression_is_in_the_users_unit(own) -> None:
 def test_a_function_that_is_no_metric_is_one_line(own, name: str, facts: tuple[str, ...]) -> None:
     dataset = classes([0, 1, 1, 2])
     targets = dataset.y_test.copy()
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *facts):
         UserMetric.of(small(f"target.metric=own.py:{name}"), dataset)
-    assert says(str(error.value), *facts)
-    assert "\n" not in str(error.value)
     np.testing.assert_array_equal(dataset.y_test, targets)  # whatever the function did with its arguments
 
 
@@ -131,10 +128,8 @@ def test_tensors_and_numpys_numbers_are_numbers(monkeypatch) -> None:
 
 @pytest.mark.parametrize("override, facts", refusals("experiment/names_of_metrics"))
 def test_a_name_that_cannot_be_logged_is_refused(own, override: str, facts: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *facts):
         small(f"target.metric={override}")
-    assert says(str(error.value), *facts)
-    assert "\n" not in str(error.value)
 
 
 def outputs_of(experiment: Experiment) -> np.ndarray:

@@ -134,8 +134,7 @@ def test_a_deployment_seed_keeps_the_edges_of_all_fleets() -> None:
 
 def test_a_configuration_gives_its_specification() -> None:
     config = load_config(
-        None,
-        ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"],
+        None, ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"]
     )
     spec = FleetSpec.of(config)
     assert (spec.teacher, spec.options) == ("hfel", {"exchanges": 300, "start": "geographic"})

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.experiment import Experiment
 from hflray.scheduling import Poll, RoundContext, Scheduler, build_scheduler, choose_devices
-from tests.conftest import own_module, refusals, says, small_config
+from tests.conftest import own_module, refusal, refusals
 from tests.scheduling import toy
 
 NAMES = sorted(registry.BUILTIN["scheduler"])
@@ -97,9 +96,8 @@ def test_a_state_of_another_scheduler_n_or_h_is_refused(name: str) -> None:
 @pytest.mark.parametrize("n, h, facts", refusals("scheduling/counts"))
 @pytest.mark.parametrize("name", NAMES)
 def test_bad_counts_are_named(name: str, n: Any, h: Any, facts: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *facts):
         build_scheduler(name, num_devices=n, num_scheduled=h, clusters=[0] * n)
-    assert says(str(error.value), *facts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,8 +111,6 @@ def test_the_counts_are_given_by_name_and_may_be_numpys(name: str) -> None:
 
 
 def test_a_wrong_option_is_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match="option"):
-        Experiment(small_config("scheduling.name=oort", "scheduling.options={windows: 3}"))
     with pytest.raises(ConfigError, match="option 'num_scheduled' is missing"):
         build_scheduler("fedavg", num_devices=5)
     with pytest.raises(ConfigError, match=r"known: .*fedavg, ikc, "):

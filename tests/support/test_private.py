@@ -182,17 +182,7 @@ def test_who_can_change_a_folder(tmp_path: Path, monkeypatch, mode: int, own_gro
     assert bool(changeable(place / "deeper")) == others
 
 
-SWEEP = """
-name: doors
-experiment:
-  max_rounds: 3
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 4}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2}
-tune: {cpus_per_trial: 2}
-"""
+SWEEP = Path(__file__).with_name("doors.yaml").read_text(encoding="utf-8")
 
 
 def listeners(process: psutil.Process) -> set[tuple[str, str]]:

@@ -18,7 +18,7 @@ import pytest
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import references
-from tests.conftest import own_module, refusals
+from tests.conftest import cases, own_module, refusals
 
 TEXT = own_module("dataclass")
 
@@ -50,22 +50,10 @@ def refusal(function, *arguments):
     return message
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("mine.py:Thing", ("mine.py", "Thing", "")),
-        ("ideas/mine.py:Thing", ("ideas/mine.py", "Thing", "")),
-        ("/a b/Größe.py:Maß", ("/a b/Größe.py", "Maß", "")),
-        ("package.module:Thing", ("package.module", "Thing", "")),
-        (f"mine.py:Thing@sha256:{'a' * 64}", ("mine.py", "Thing", "a" * 64)),
-        *[(name, None) for name in ("ikc", "mine.py", "mine.py:", ":Thing", "a:b:c", "a.npz", ".py:x", "s3://a/b")],
-        ("mine.py:Thing@sha256:12", None),
-        ("mine.py:1st", None),
-    ],
-)
+@pytest.mark.parametrize("name, parts", cases("support/forms"))
 def test_the_form_of_a_reference(name, parts):
     reference = references.parse(name)
-    assert (None if reference is None else tuple(reference)) == parts
+    assert (None if reference is None else list(reference)) == parts
 
 
 def test_a_pinned_name_holds_the_hash_of_the_files_bytes(tmp_path):

@@ -14,7 +14,7 @@ from hflray.errors import ConfigError
 from hflray.support.shipped import sweep_files
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.schema import sweep_schema, text
-from tests.conftest import refusals
+from tests.conftest import cases, refusals
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sweep_files()
@@ -53,20 +53,7 @@ def test_every_key_can_be_swept(validator):
     assert mistakes(validator, {"sweep": sweep}) == []
 
 
-FITS = [
-    "{}",
-    "sweep: {scheduling.options.depth: {grid: [1, 2]}}",
-    "experiment: {scheduling: {name: my_own_scheduler, options: {depth: 3}}}",
-    "experiment: {fleet: {power_dbm: 10, samples: [400, 700]}, learning: {epsilon: 0.1}}",
-    "experiment: {fleet: null}\nsweep:\ntune:",
-    "experiment: {clock: {edge: all}}\nsweep: {clock.edge: {grid: [all, {first: 3}]}}",
-    "experiment: {clock: {edge: {first: 0.5, deadline_s: 2}}}",
-    "sweep: {training.learning_rate: {loguniform: [0.001, 0.1]}, cost.delay_weight: {zip: [1, 0.1]}}",
-    "experiment: {assignment: {polish_ms: optimum, policy: null}, data: {name: ./mine.npz}}",
-]
-
-
-@pytest.mark.parametrize("source", FITS)
+@pytest.mark.parametrize("source", cases("sweep/fits"))
 def test_what_hflray_reads_fits(validator, source):
     assert mistakes(validator, parse_yaml(source, "test")) == []
 

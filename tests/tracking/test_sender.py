@@ -17,7 +17,7 @@ from hflray.support import references
 from hflray.tracking import Files, Journal, Place, Run, Tracker, sender
 from hflray.tracking.csv import CSVSink
 from hflray.tracking.sink import is_bug, opened
-from tests.conftest import own_module, refusals, says, small_config
+from tests.conftest import cases, own_module, refusal, refusals, says, small_config
 from tests.tracking.diary import Diary, until
 
 
@@ -114,21 +114,7 @@ def test_a_process_that_dies_after_a_call_leaves_nothing_that_is_sent_twice(open
     dead.set()
 
 
-@pytest.mark.parametrize(
-    "events, opened, artifacts",
-    [
-        ("start 1 2 3 end", 1, 1),
-        ("start 1 2 error start 3 end", 2, 1),  # a trial that failed starts again
-        ("start 1 2 error 3 end", 2, 1),
-        ("start 1 2 end start 3 end", 2, 2),
-        ("start 1 2 end start end 3 end", 3, 3),
-        ("start 1 2 restart start 2 3 end", 3, 1),  # a trial that continues repeats a round
-        ("start 1 2 3 restart start end", 3, 1),
-        ("start 1 2 end restart start 2 3 end", 3, 2),
-        ("start 1 2 tables restart start 3 end", 3, 1),
-        ("start 1 2 restart lost start 1 2 3 end", 3, 1),  # its journal is lost, and its rounds are made again
-    ],
-)
+@pytest.mark.parametrize("events, opened, artifacts", cases("tracking/events"))
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_run_arrives_whole_in_any_order_of_events(opens, events, opened, artifacts, at_once: bool) -> None:
     """The tracker sees each event alone, or all events of a process at once; a restart is another process."""
@@ -471,9 +457,8 @@ def test_a_bug_of_a_tracker_is_named_at_once_and_the_journal_is_whole(
 def test_what_open_returns_wrongly_is_a_bug(diary, tmp_path: Path, returned: object) -> None:
     sink = Diary(Place("", "", "", tmp_path))
     sink.open = lambda run: returned  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, "Diary", "returned", "accepted: the number of the last round", "method open"):
         opened(sink, Run("t1", "t1"))
-    assert says(str(error.value), "Diary", "returned", "accepted: the number of the last round", "method open")
 
 
 @pytest.mark.parametrize("change, said", refusals("tracking/sinks_of_ones_own"))

@@ -28,19 +28,7 @@ from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
 from tests.conftest import own_module, refusals, says
 
-SWEEP = """
-name: tiny
-experiment:
-  max_rounds: 2
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {num_scheduled: 4, num_clusters: 5}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
-  checkpoint: {every: 1}
-sweep:
-  training.learning_rate: {zip: [0.01, 1.0e+20]}
-  scheduling.name: {zip: [ikc, fedavg]}
-"""
+SWEEP = Path(__file__).with_name("tiny.yaml").read_text(encoding="utf-8")
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.terminal.app import HELP, PLAIN, exit_code, group, single, spoken
-from tests.conftest import refusals, says
+from tests.conftest import cases, refusals, says
 
 app = group()
 
@@ -101,15 +101,7 @@ def test_a_single_command_has_no_name_of_its_own(capsys) -> None:
     assert capsys.readouterr().out == "3\n"
 
 
-@pytest.mark.parametrize(
-    "program, words",
-    [
-        ("/usr/bin/hflray", "hflray tune"),
-        ("/x/hflray/__main__.py", "python -m hflray tune"),
-        ("/x/hflray/tune/__main__.py", "python -m hflray.tune"),
-        ("/x/pytest", "python -m hflray.tune"),
-    ],
-)
+@pytest.mark.parametrize("program, words", cases("support/hints"))
 def test_a_hint_calls_a_command_as_the_user_does(monkeypatch, program: str, words: str) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert spoken("tune", "hflray.tune") == words
