@@ -9,7 +9,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -93,6 +95,22 @@ def own_module(name: str) -> str:
     """Return the text of a module of a user's own, from own.yaml."""
     text: str = yaml.safe_load(Path(__file__).with_name("own.yaml").read_text(encoding="utf-8"))[name]
     return text
+
+
+@cache
+def _tables(file: str) -> dict[str, list[Any]]:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # type: ignore[no-any-return]
+
+
+def refusals(name: str) -> list[Any]:
+    """Return a table of refusals.yaml."""
+    return _tables("refusals.yaml")[name]
+
+
+def cases(name: str) -> list[Any]:
+    """Return a table of cases.yaml."""
+    return _tables("cases.yaml")[name]
 
 
 def says(text: str, *facts: str) -> bool:

@@ -33,6 +33,7 @@ from hflray.cost import (
 )
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from tests.conftest import refusals
 
 NOISE = 1.5e-18
 
@@ -246,21 +247,7 @@ def test_a_workload_refuses_values_that_are_not_above_zero(name, value):
         Workload(**({"model_bits": 1.0} | {name: value}))
 
 
-@pytest.mark.parametrize(
-    "devices, edges, words",
-    [
-        ([0, 3, 4], [0, 0, 0], r"devices\[1\]: device 3 does not exist; accepted: 0 to 2"),
-        ([0, 1, 2], [0, -1, 9], r"assignment\[1\]: edge -1 does not exist; accepted: 0 to 2"),
-        ([0, 1], [0], "assignment: 1 edges for 2 devices"),
-        ([1, 1], [0, 0], "listed twice"),
-        ([], [], "empty"),
-        ([0.0], [0], "devices: got shape .* integer"),
-        ([[0]], [0], "devices: got shape"),
-        ([True], [0], "devices: got shape .* integer"),
-        ([0], [[0]], "assignment: got shape"),
-        ([0], [0.0], "assignment: got shape"),
-    ],
-)
+@pytest.mark.parametrize("devices, edges, words", refusals("cost/indices"))
 def test_bad_indices_are_named(devices, edges, words):
     with pytest.raises(ConfigError, match=words):
         check_assignment(FLEET, devices, edges)

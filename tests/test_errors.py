@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hflray import errors
+from tests.conftest import cases
 
 
 def test_every_error_is_an_hflray_error():
@@ -12,15 +13,6 @@ def test_every_error_is_an_hflray_error():
     assert all(issubclass(getattr(errors, kind), errors.HflrayError) for kind in kinds)
 
 
-@pytest.mark.parametrize(
-    "name, choices, hint",
-    [
-        ("num_device", ["num_devices", "num_edges"], "; did you mean 'num_devices'?"),
-        ("lamda", ["lambda", "seed"], "; did you mean 'lambda'?"),
-        ("edges", ["num_edges", "area_km"], "; did you mean 'num_edges'?"),
-        ("zzz", ["seed"], ""),
-        ("x", [], ""),
-    ],
-)
+@pytest.mark.parametrize("name, choices, hint", cases("nearest"))
 def test_nearest_suggests_the_closest_name(name, choices, hint):
     assert errors.nearest(name, choices) == hint

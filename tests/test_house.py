@@ -254,3 +254,10 @@ def test_every_configuration_of_hflrays_own_is_read_through_one_door():
                 if names & {"validate", "model_validate", "model_validate_json", "model_construct"}:
                     doors.add((path, function.name))
     assert doors == EXCEPTIONS["doors"]
+
+
+def test_every_table_and_every_module_of_a_user_is_used():
+    texts = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py"))
+    for file, function in (("refusals.yaml", "refusals"), ("cases.yaml", "cases"), ("own.yaml", "own_module")):
+        names = yaml.safe_load(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+        assert set(re.findall(rf'\b{function}\("([^"]+)"\)', texts)) == set(names)

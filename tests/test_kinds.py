@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.errors import ConfigError, DataError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
-from tests.conftest import refusal, small_config
+from tests.conftest import small_config
 
 KINDS = {
     "friedman1": ("model.name=mlp", metrics.R2),
@@ -85,11 +84,6 @@ def test_every_backend_has_the_same_bits(name: str, actors: int, ray_session: No
 
     alone = rounds("training.backend=serial")
     assert rounds("training.backend=ray", f"training.num_actors={actors}") == alone
-
-
-def test_a_network_of_images_refuses_features() -> None:
-    with refusal((ConfigError, DataError), "model.name"):
-        Experiment(small_config("data.name=friedman1", "data.samples_per_device=[20, 30]"))
 
 
 @pytest.mark.parametrize("name", ["friedman1", "breast_cancer"])

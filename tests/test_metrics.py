@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray import metrics
+from tests.conftest import cases
 
 
 def test_the_names_of_the_metrics_stay():
@@ -64,40 +65,12 @@ def test_class_balance_is_a_share_and_scale_free(counts, c):
     assert str(value) != "-0.0"
 
 
-@pytest.mark.parametrize(
-    "name, logged, shown",
-    [
-        ("accuracy", 0.5, "50.0%"),
-        ("r2", 0.51234, "0.512"),
-        ("token_accuracy", 0.5, "50.0%"),
-        ("test_loss", 0.25, "0.25"),
-        ("total/delay_s", 12345.678, "12,345.7"),
-        ("total/message_bits", 3 * 8e6, "3"),
-        ("round/message_bits", 3 * 8e6, "3"),
-        ("wall/assign_s", 0.00125, "1.25"),  # in milliseconds
-        ("assignment/gap", 0.125, "12.5%"),
-        ("assigner/agreement", 0.34, "34.0%"),
-        ("assigner/steps_per_s", 812.34, "812.3"),
-        ("schedule/class_balance", 0.98765, "0.988"),
-    ],
-)
+@pytest.mark.parametrize("name, logged, shown", cases("metrics/shown"))
 def test_a_logged_number_is_shown_in_its_unit(name, logged, shown):
     assert metrics.describe(name).text(logged) == shown
 
 
-@pytest.mark.parametrize(
-    "form, values, expected",
-    [
-        ("{:,.1f}", [1326.24, 4.3], "{:,.1f}"),
-        ("{:,.1f}", [0.123, 0.0456, 12.0], "{:,.3f}"),  # 0.046 has two digits
-        ("{:,.1f}", [1326.24, 0.1], "{:,.1f}"),  # 0.1 is below a thousandth of the other
-        ("{:,.1f}", [0.0, float("nan"), -0.5], "{:,.2f}"),
-        ("{:,.1f}", [0.0], "{:,.1f}"),
-        ("{:.3f}", [0.5], "{:.3f}"),
-        ("{:,.0f}", [0.5], "{:,.0f}"),
-        ("{:,.3g}", [0.0005], "{:,.3g}"),
-    ],
-)
+@pytest.mark.parametrize("form, values, expected", cases("metrics/digits"))
 def test_the_least_number_of_a_column_has_two_digits(form, values, expected):
     assert metrics.enough_digits(form, values) == expected
 

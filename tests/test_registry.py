@@ -12,7 +12,7 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.scheduling import Scheduler
-from tests.conftest import own_module, refusal
+from tests.conftest import own_module, refusal, refusals
 
 
 @pytest.fixture
@@ -144,19 +144,7 @@ def test_a_reference_is_accepted_wherever_a_name_is_and_gets_its_hash(mine):
     assert issubclass(registry.resolve("scheduler", "mine.py:Mine"), Scheduler)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("scheduler", "mine.py:Near", "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or"),
-        ("scheduler", "mine.py:Idle", "mine.py:Idle has no method 'schedule', which every scheduler needs"),
-        ("assigner", "mine.py:VALUE", "mine.py:VALUE is a dict; accepted as assigner: a class or a function;"),
-        ("assigner", "mine.py:nothing", "mine.py:nothing has no method 'assign', which every assigner needs"),
-        ("dataset", "mine.py:nothing", "mine.py:nothing cannot be called with (root), as every dataset is (too many"),
-        ("sink", "mine.py:NoSink", "mine.py:NoSink has no method 'rounds', which every sink needs"),
-        ("scheduler", "mine.py", "scheduler: unknown scheduler 'mine.py'; write it as mine.py:NAME; known: "),
-        ("scheduler", "gone.py:Mine", "scheduler: /"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("kind, name, message", refusals("registry/references"))
 def test_a_reference_to_another_thing_is_refused(mine, kind, name, message):
     with pytest.raises(ConfigError) as error:
         registry.build(kind, name)

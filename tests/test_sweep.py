@@ -26,19 +26,12 @@ from hflray.sweep import (
 )  # fmt: skip
 from hflray.sweep.tasks import TASKS, find_task
 from hflray.sweep.trials import run_name
-from tests.conftest import says
+from tests.conftest import cases, refusal
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"
 SHIPPED = sweep_files()
 POPULATION = "tune: {samples: 4, population: {every: 2}}\n"
-GOOD = """
-name: mine
-experiment: {max_rounds: 2, fleet: {num_devices: 20}, scheduling: {num_scheduled: 5}}
-sweep:
-  scheduling.name: {grid: [ikc, fedavg]}
-  data.name: {zip: [digits, synthetic]}
-  target_accuracy: {zip: [0.9, 0.5]}
-"""
+GOOD = Path(__file__).with_name("good_sweep.yaml").read_text(encoding="utf-8")
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -59,9 +52,8 @@ def test_what_is_no_finite_number_is_refused_as_it_is_written(key: str, value: s
     for part in reversed(section.split(".") if section else []):
         inner = f"{{{part}: {inner}}}"
     for text in (f"experiment: {inner}", f"sweep: {{{key}: {{grid: [{value}]}}}}"):
-        with pytest.raises(ConfigError) as error:
+        with refusal(ConfigError, f"{key}: got {value.replace('.', '')}", "a number"):
             expand(with_absolute_paths(load_sweep(write(tmp_path, text))))
-        assert says(str(error.value), f"{key}: got {value.replace('.', '')}", "a number")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -102,16 +94,7 @@ def test_grids_multiply_and_zips_move_together(tmp_path) -> None:
     assert trials[0].name == "digits-H5-λ1-ikc-d3qn-s0-target_accuracy=0.9"
 
 
-@pytest.mark.parametrize(
-    "sweep, short, whole",
-    [
-        ("{model.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "name=Net", ["name=v1.py_Net", "name=v2.py_Net"]),
-        ("{scheduling.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "", ["name=v1.py_Net", "name=v2.py_Net"]),
-        ("{model.options.kind: {grid: ['wide:relu', 'thin:relu']}}", "kind=relu", ["kind=wide_relu", "kind=thin_relu"]),
-        ("{training.weight_decay: {grid: [0.123451, 0.123452]}}", "weight_decay=0.1235",
-         ["weight_decay=0.123451", "weight_decay=0.123452"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("sweep, short, whole", cases("sweep/names"))
 def test_trials_whose_short_names_are_equal_have_their_values_in_full(tmp_path, sweep, short, whole) -> None:
     for name in ("v1.py", "v2.py"):
         (tmp_path / name).write_text(f"class Net:\n    name = '{name}'\n")
@@ -312,9 +295,8 @@ def test_a_path_in_a_sweep_file_is_relative_to_the_file_and_in_an_override_to_th
         override = with_absolute_paths(load_sweep("../sweeps/my.yaml", [f"{key}={name}"]))
         assert of(override, key, form) == str(here / name)
     (sweeps / plain).unlink()
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, f"{key}: got '{name}'", str(sweeps), str(here), "--set"):
         load_sweep("../sweeps/my.yaml")
-    assert says(str(error.value), f"{key}: got '{name}'", str(sweeps), str(here), "--set")
 
 
 def test_a_data_set_that_is_not_beside_its_sweep_file_may_lie_in_the_folder_of_data_sets(tmp_path, monkeypatch) -> None:
@@ -354,16 +336,7 @@ def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smok
         expand(load_sweep(None, [*words[:2], "sweep.data.name={grid: [fashion_mnist, digits]}"]))
 
 
-@pytest.mark.parametrize(
-    ("text", "overrides", "fact"),
-    [
-        *(("", [f"max_rounds={value}"], "above 9") for value in (9, 8, "ten")),
-        ("", ["max_rounds=12", "seed=1"], "max_rounds alone"),
-        ("sweep: {max_rounds: {grid: [1, 2]}}", ["max_rounds=12"], "sweep.max_rounds"),
-        ("task: assignment", ["max_rounds=12"], "task assignment"),
-        ("tune: {early_stopping: {name: asha}}", ["max_rounds=12"], "tune.early_stopping"),
-    ],
-)
+@pytest.mark.parametrize("text, overrides, fact", cases("sweep/more_rounds"))
 def test_a_sweep_gets_more_rounds_where_no_trial_was_judged_by_fewer(tmp_path, text, overrides, fact) -> None:
     (tmp_path / "mine.yaml").write_text(f"experiment: {{max_rounds: 9}}\n{text}\n")
     file = load_sweep(tmp_path / "mine.yaml")

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from hflray.allocation import EdgeProblem, allocate_round, edge_problems
-from hflray.config import FleetConfig, load_config
+from hflray.config import FleetConfig
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
@@ -24,9 +24,7 @@ def test_bandwidth_is_split_equally_and_cpus_are_at_their_largest_frequency() ->
     assert found.cpu_hz.tolist() == FLEET.max_cpu_hz[DEVICES].tolist()
 
 
-def test_one_deadline_of_all_edges_is_refused_in_the_configuration_and_in_a_call() -> None:
-    with pytest.raises(ConfigError, match=r"coupling.*joint.*equal"):
-        load_config(None, ["allocation.method=equal", "allocation.coupling=joint"])
+def test_one_deadline_of_all_edges_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"allocation\.coupling: 'joint'"):
         allocate_round(FLEET, WORK, DEVICES, EDGES, method="equal", coupling="joint")
 

@@ -11,14 +11,7 @@ import pytest
 from hflray.allocation import allocate_round
 from hflray.assignment import local_search
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
-from hflray.assignment.transfers import (
-    added_cost,
-    blank_place,
-    joining,
-    least_added_cost,
-    place_objective,
-    settle_all,
-)
+from hflray.assignment.transfers import added_cost, blank_place, joining, least_added_cost, place_objective, settle_all
 from hflray.cost import round_cost
 from hflray.errors import ConfigError
 from tests.assignment.rounds import WORK, assign, objective, random_round

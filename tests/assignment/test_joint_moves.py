@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment.joint_search import (
-    fill_transfers,
-    optimum_of,
-    rank_transfers,
-    solve_exchanges,
-    value_of_move,
-)
+from hflray.assignment.joint_search import fill_transfers, optimum_of, rank_transfers, solve_exchanges, value_of_move
 from hflray.assignment.objective import round_problem
 from hflray.assignment.prices import begin_joint
 from hflray.assignment.state import PRICED, blank_state

@@ -22,7 +22,7 @@ from hflray.sweep import expand, load_sweep, with_absolute_paths
 from hflray.sweep.preflight import check_trials
 from tests.calibration.logs import fleet_log, put
 from tests.command.calls import caller
-from tests.conftest import says
+from tests.conftest import refusals, says
 from tests.hostile import BREAKING, NAMES
 
 HEAD = "device,round,samples,steps,train_s,bytes,send_s"
@@ -130,32 +130,12 @@ def test_columns_of_others_are_renamed(tmp_path, capsys) -> None:
 
 
 ROW = "a,1,64,4,1.5,1000,0.5"
-MALFORMED = {
-    "nothing": ("", "is empty"),
-    "no rows": (HEAD, "has no row"),
-    "no column": (f"{HEAD.replace(',steps', '')}\na,1,64,1.5,1000,0.5", "row 1", "no column steps", "accepted: device"),
-    "misspelt": (f"{HEAD.replace('train_s', 'trains_s')}\n{ROW}", "column trains_s", "did you mean 'train_s'"),
-    "text": (f"{HEAD}\n{ROW}\na,2,64,4,fast,1000,0.5", "row 3, column train_s: got 'fast'", "a number"),
-    "negative": (f"{HEAD}\n{ROW}\na,2,64,4,-1,1000,0.5", "row 3, column train_s: got '-1'", "at least 0"),
-    "infinite": (f"{HEAD}\n{ROW}\na,2,64,4,inf,1000,0.5", "row 3, column train_s: got 'inf'"),
-    "empty cell": (f"{HEAD}\n{ROW}\na,2,,4,1,1000,0.5", "row 3, column samples", "is empty"),
-    "no device": (f"{HEAD}\n{ROW}\n,2,64,4,1,1000,0.5", "row 3, column device", "a name of one line"),
-    "cells": (f"{HEAD}\n{ROW}\na,2,64,4", "row 3: got 4 cells", "accepted: 7"),
-    "milliseconds": (
-        f"{HEAD.replace('train_s', 'train_ms')}\n{ROW}", "column train_ms: looks like milliseconds", "divide by 1,000",
-    ),
-    "millijoules": (f"{HEAD},send_mJ\n{ROW},3", "column send_mJ: looks like millijoules", "in a column send_j"),
-    "twice": (f"{HEAD},Steps\n{ROW},3", "row 1", "two columns are called"),
-    "no seconds": (f"{HEAD}\na,1,64,4,0,1000,0.5", "column train_s: no row has a number above 0"),
-    "not UTF-8": (f"{HEAD}\né,1,64,4,1,1000,0.5".encode("latin-1"), "row 2", "UTF-8"),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_log_is_one_line_with_its_row(tmp_path, capsys, case) -> None:
-    content, *facts = MALFORMED[case]
+@pytest.mark.parametrize("content, facts", [*refusals("calibration/log"), ("HEAD\n\udce9,1", ["row 2", "UTF-8"])])
+def test_a_malformed_log_is_one_line_with_its_row(tmp_path, capsys, content: str, facts: list[str]) -> None:
     path = tmp_path / "log.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_text(content.replace("HEAD", HEAD).replace("ROW", ROW), encoding="utf-8", errors="surrogateescape")
     code, out, (line,) = call(capsys, path, "-o", tmp_path / "new")
     assert (code, out) == (2, "")
     assert says(line, "log.csv" if "column train_s: no" not in facts[0] else "LOG", *facts)

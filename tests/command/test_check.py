@@ -11,68 +11,10 @@ from hflray import registry
 from hflray.command.check import TRIED, app
 from hflray.support.terminal.app import exit_code
 from tests.blocks import blocks
-from tests.conftest import says
+from tests.conftest import own_module, says
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
-WRONG = """import numpy as np
-import torch
-import hflray
-from hflray.tracking import Sink
-from hflray.world.fading import Fading
-
-
-class InDecibels(Fading):
-    def factor(self, *indices):
-        return 10 * np.log10(self.draws.exponential(*indices))
-
-
-class Broken(Sink):
-    title = where = "x"
-
-    def __init__(self, place):
-        self.folder = place.folder
-
-    def open(self, run):
-        return LAST
-
-    def rounds(self, run, rounds):
-        rounds.nothing
-
-    def end(self, run, ending):
-        pass
-
-
-class Decaying(hflray.Scheduler):
-    def __init__(self, *, num_devices, num_scheduled, decay):
-        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled)
-        self.decay = decay
-
-    def schedule(self, context):
-        return np.arange(self.num_scheduled) * self.decay
-
-
-def quality(outputs, targets):
-    return outputs.nothing
-
-
-def some_helper(a, b):
-    return a
-
-
-class Block(torch.nn.Module):
-    def forward(self, x):
-        return x
-
-
-class Callback:
-    def __call__(self, value):
-        return value
-
-
-class _Private:
-    def assign(self, fleet, work, devices, rng):
-        return None
-"""
+WRONG = own_module("wrong_parts")
 
 
 @pytest.fixture

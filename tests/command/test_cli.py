@@ -13,6 +13,7 @@ from hflray import __version__
 from hflray.command import cli
 from hflray.command.cli import COMMANDS, load
 from tests.command.calls import caller
+from tests.conftest import refusals
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
@@ -79,25 +80,7 @@ def test_the_module_has_the_options_of_the_command(command: str, module: str, ca
     assert own == shared
 
 
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        (("reprt",), "error: No such command 'reprt'. Did you mean 'report', 'export'?; see hflray --help"),
-        (("tune", "--resumee", "x"), "error: No such option: --resumee"),
-        (("tune", "missing.yaml"), "error: missing.yaml"),
-        (("report", "tinny", "--results", "nowhere"), "error: tinny: no such sweep"),
-        (("compare", "tinny", "--results", "nowhere"), "error: tinny: no such sweep"),
-        (("explain", "a", "--round", "1", "--results", "nowhere"), "error: a: no such run in nowhere"),
-        (("sync", "nowhere"), "error: nowhere: holds no sweep"),
-        (("card", "nowhere"), "error: "),
-        (("finetune", "--policy", "a"), "error: Missing option '--out'; see hflray finetune --help"),
-        (("train-assigner",), "error: Missing option '--out'; see hflray train-assigner --help"),
-        (("data", "get", "mnist"), "error: data.name: unknown dataset 'mnist'"),
-        (("data", "get", "nowhere.npz"), "error: "),
-        (("new", "a/b/c"), "error: NAME: got a/b/c.yaml; the folder a/b does not exist"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize("words, line", refusals("command/cli"))
 def test_a_mistake_is_one_line(words, line: str, capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = call(capsys, *words)

@@ -10,7 +10,7 @@ import pytest
 
 from hflray.command import compare
 from tests.command.calls import caller
-from tests.conftest import says
+from tests.conftest import refusals, says
 
 EXPORT = "tests/data/results/benchmark_equal"
 
@@ -39,19 +39,9 @@ def test_statistics_of_an_export_are_a_table_a_csv_a_latex_table_and_a_figure(tm
     ElementTree.parse(stem.with_suffix(".svg"))
 
 
-@pytest.mark.parametrize(
-    "words, facts",
-    [
-        ((EXPORT, "--against", "ikk"), ("--against: got ikk", "did you mean 'ikc'?", "IKC; FedAvg; Oort; UCB")),
-        ((EXPORT, "--metric", "jouls"), ("--metric: got jouls", "did you mean 'joules'?", "logged: reached")),
-        ((EXPORT, EXPORT, "--open", "--against", "ikc"), ("--open: got it with statistics",)),
-        ((EXPORT, "tests/data/results/table2_clustering.zip"), ("compare: got several tasks", "is of task clustering")),
-        (("nowhere", EXPORT), ("nowhere: no such sweep in",)),
-        ((), ("SWEEP",)),
-    ],
-)
+@pytest.mark.parametrize("words, facts", refusals("command/compare"))
 def test_a_mistake_is_one_line(words, facts, capsys, tmp_path) -> None:
-    code, _, err = call(capsys, *words, "--results", str(tmp_path))
+    code, _, err = call(capsys, *(EXPORT if word == "EXPORT" else word for word in words), "--results", str(tmp_path))
     assert code == 2
     assert says(err[-1], "error: ", *facts)
 

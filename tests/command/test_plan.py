@@ -14,19 +14,9 @@ import yaml
 
 from hflray.sweep import expand, load_sweep
 from tests.command.calls import caller
-from tests.conftest import says
+from tests.conftest import refusals, says
 
-FLEET = """
-max_rounds: 6
-data: {name: digits}
-model: {name: logistic}
-fleet: {num_devices: 8, num_edges: 2}
-scheduling: {name: fedavg, num_scheduled: 4, num_clusters: 2}
-assignment: {name: geographic}
-training: {local_iterations: 3, edge_iterations: 2, batch_size: 16, learning_rate: 0.05, backend: serial}
-checkpoint: {every: 1}
-tracking: {sinks: []}
-"""
+FLEET = Path(__file__).with_name("fleet.yaml").read_text(encoding="utf-8")
 FIXED = ["--set", "cost.delay_weight=1", "--set", "scheduling.name=fedavg", "--set", "clock.cloud=synchronous"]
 
 
@@ -84,29 +74,7 @@ def test_a_dry_run_checks_each_value_and_leaves_out_ours_that_the_fleet_refuses(
     assert [path.name for path in Path().iterdir()] == ["fleet.yaml"]
 
 
-@pytest.mark.parametrize(
-    "words, facts",
-    [
-        ("", ("FLEET", "--resume")),
-        ("fleet.yaml", ("--accuracy", "nothing", "0.85")),
-        ("fleet.yaml --accuracy 85", ("--accuracy: got 85", "below 1")),
-        ("fleet.yaml --accuracy nan", ("--accuracy: got nan",)),
-        ("fleet.yaml --accuracy 0.8 --joules -1", ("--joules: got -1", "above 0")),
-        ("fleet.yaml --accuracy 0.8 --seconds inf", ("--seconds: got inf",)),
-        ("fleet.yaml --accuracy 0.8 --budget 10", ("--budget: got 10", "10min")),
-        ("fleet.yaml --accuracy 0.8 --budget 0s", ("--budget: got 0s",)),
-        ("fleet.yaml --accuracy 0.8 --budget 2s --set scheduling.num_scheduled=2", ("--budget: got 2s", "one round")),
-        ("none.yaml --accuracy 0.8", ("none.yaml", "No such file")),
-        ("fleet.yaml --accuracy 0.8 --out fleet.yaml", ("--out", "is a file")),
-        ("--resume none", ("none",)),
-        ("--resume none --accuracy 0.8", ("--resume none", "--accuracy")),
-        ("fleet.yaml --resume none", ("FLEET", "--resume")),
-        ("fleet.yaml --accuracy 0.8 --set data.name=diabetes --set model.name=mlp", ("--accuracy", "regression")),
-        ("fleet.yaml --accuracy 0.8 --set sweep.assignment.name={grid: [nearest]}", ("assignment.name", "nearest")),
-        ("fleet.yaml --accuracy 0.8 --set sweep.data.name={grid: [digits]}", ("sweep.data.name", "--set data.name=")),
-        ("fleet.yaml --accuracy 0.8 --set target.value=0.5", ("target",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words, facts", refusals("command/plan"))
 def test_each_mistake_is_one_line_before_anything_starts(words, facts, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("fleet.yaml").write_text(FLEET)

@@ -13,6 +13,7 @@ import pytest
 from hflray.command.report import CONFIGS, main
 from hflray.report import tables
 from hflray.report.exports import exports, read_exhibit
+from tests.conftest import refusals
 from tests.report import conftest as finished
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
@@ -89,20 +90,7 @@ def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None
     assert "which knows no clusters" in out
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (("tinny",), "no such sweep"),
-        (("tiny", "--figure", "fig33"), "did you mean 'fig3'"),
-        (("tiny", "--figure", "own.py:draw"), "own.py"),
-        (("explain", "digits-H6-λ1-ikc-geographic-s9", "--round", "1"), "did you mean"),
-        (("explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "3"), "accepted: 1 to 2"),
-        (("tiny", "--from", "nowhere"), "holds no export"),
-        (("results", "--from", "nowhere"), "holds no export"),
-        (("tiny", "--brief"), "--brief: got it without --export"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize("arguments, words", refusals("command/report"))
 def test_a_mistake_is_one_line(arguments, words, results, capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     folders = () if "--from" in arguments else ("--results", str(results))

@@ -14,6 +14,7 @@ from hflray.config import ExperimentConfig, flatten
 from hflray.config.explanations import sections
 from hflray.errors import ConfigError
 from hflray.sweep import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, TuneConfig
+from tests.conftest import cases
 
 PAGES = Path(__file__).parents[2] / "docs" / "_ext" / "pages.py"
 spec = importlib.util.spec_from_file_location("pages", PAGES)
@@ -60,21 +61,7 @@ def test_the_defaults_are_yaml_of_the_written_configuration():
     }
 
 
-@pytest.mark.parametrize(
-    "key, unit",
-    [
-        ("fleet.noise_dbm_per_hz", "dBm/Hz"),
-        ("fleet.edge_bandwidths_mhz", "MHz"),
-        ("fleet.path_loss_slope_db", "dB per decade"),
-        ("fleet.samples", "samples"),
-        ("tune.samples", "1"),
-        ("cost.delay_weight", "J/s"),
-        ("cost.model_kb", "KB of 1024 bytes"),
-        ("assignment.polish_ms", "ms"),
-        ("learning.minutes", "min"),
-        ("training.cuda_graph", ""),
-    ],
-)
+@pytest.mark.parametrize("key, unit", cases("config/units"))
 def test_units(key, unit):
     assert {row.key: row.unit for row in everything()}[key] == unit
 

@@ -11,7 +11,7 @@ import yaml
 
 from hflray.config import ExperimentConfig, FleetConfig, flatten, load_config, parse_yaml, to_yaml, validate
 from hflray.errors import ConfigError
-from tests.conftest import refusal
+from tests.conftest import cases, refusal, refusals
 from tests.hostile import BREAKING
 
 ROOT = Path(__file__).parents[2]
@@ -33,27 +33,10 @@ def test_overrides_replace_the_files_values_in_order(tmp_path):
     assert load_config(write(tmp_path, "")) == load_config()
 
 
-@pytest.mark.parametrize(
-    "override, key, value",
-    [
-        ("fleet.edge_bandwidth_mhz=2", "fleet.edge_bandwidth_mhz", (2.0, 2.0)),
-        ("fleet.edge_bandwidth_mhz=[1, 2]", "fleet.edge_bandwidth_mhz", (1.0, 2.0)),
-        ("fleet.cycles_per_sample=1e4", "fleet.cycles_per_sample", (1e4, 1e4)),  # YAML 1.1 reads 1e4 as a text
-        ("cost.delay_weight=1e-3", "cost.delay_weight", 1e-3),
-        ("fleet.capacitance=4E-28", "fleet.capacitance", 4e-28),
-        ("target_accuracy=null", "target_accuracy", None),
-        ("target_accuracy=", "target_accuracy", None),
-        (" data.root =/tmp/a=b", "data.root", "/tmp/a=b"),
-        ("tracking.uri=sqlite:///x.db", "tracking.uri", "sqlite:///x.db"),
-        ("tracking.sinks=[mlflow, csv]", "tracking.sinks", ("mlflow", "csv")),
-        ("tracking.sinks=[csv, mlflow]", "tracking.sinks", ("csv", "mlflow")),
-        ("tracking.sinks=[]", "tracking.sinks", ()),
-        ("data.name=/some/where.npz", "data.name", "/some/where.npz"),
-        ("assignment.options={exchanges: 5}", "assignment.options.exchanges", 5),
-    ],
-)
+@pytest.mark.parametrize("override, key, value", cases("config/overrides"))
 def test_override_values_are_yaml(override, key, value):
-    assert flatten(load_config(overrides=[override]).model_dump())[key] == value
+    found = flatten(load_config(overrides=[override]).model_dump())[key]
+    assert (list(found) if isinstance(found, tuple) else found) == value
 
 
 @pytest.mark.parametrize(
@@ -92,20 +75,7 @@ def test_yaml_merge_keys_work(tmp_path):
     assert tree["other"] == {"num_edges": 4, "num_devices": 70}
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("- seed: 0\n", ["c.yaml", "list", "mapping", "seed: 0"]),
-        ("just words\n", ["c.yaml", "str", "mapping"]),
-        ("seed: 1\nmax_rounds: 2\nseed: 2\n", ["c.yaml", "line 3", "'seed'", "twice", "keep one"]),
-        ("fleet:\n  num_edges: 1\n  num_edges: 2\n", ["c.yaml", "line 3", "'num_edges'", "twice"]),
-        ("seed: [1\n", ["c.yaml", "not valid YAML", "line"]),
-        ("seed: 1\n---\nseed: 2\n", ["c.yaml", "not valid YAML"]),
-        ("? [1, 2]\n: 3\n", ["c.yaml", "not valid YAML"]),
-        ("seed: !!python/object:os.system x\n", ["c.yaml", "not valid YAML"]),
-        ("1: 2\n", ["1: ", "unknown key"]),
-    ],
-)
+@pytest.mark.parametrize("text, words", refusals("config/bad_files"))
 def test_a_bad_file_gives_one_line(tmp_path, text, words):
     with refusal(ConfigError, *words):
         load_config(write(tmp_path, text))
@@ -175,21 +145,13 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 @pytest.mark.parametrize(
     "text, words",
     [
+        *refusals("config/hostile"),
         (LAUGHS, ["line 6", "more than 100,000 values", "aliases", "shorten"]),
-        ("a: &a [*a]\n", ["line 1", "contains itself", "without '*'"]),
-        ("a: &a {b: {<<: *a}}\n", ["contains itself"]),
         ("a: " + "[" * 60 + "]" * 60, ["nested too deeply", "50 levels"]),
         ("a: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
         ("b: &b " + "[" * 30 + "]" * 30 + "\na: " + "[" * 30 + "*b" + "]" * 30, ["nested too deeply"]),
-        ("a: 2026-13-45\n", ["cannot be read", "month", "quote it"]),
-        ("a: 0x_\n", ["cannot be read"]),
-        ("a: !!int x\n", ["cannot be read"]),
-        ("a: !!timestamp x\n", ["cannot be read"]),
         (f"seed: 1\na: {'9' * 5000}\n", ["digits", "correct it"]),
-        ('"a\\nb": 1\n', ["line 1", "key 'a\\nb'", "remove it"]),
-        ('a: "\\ud800"\n', ["surrogates not allowed", "correct it"]),
         ("# comment\n" * 60_000, ["at most 200,000 characters"]),
-        ("a: \0\n", ["not valid YAML", "special characters"]),
     ],
 )
 def test_a_hostile_text_gives_one_short_line(tmp_path, text, words):

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from hflray.config import FleetConfig, validate
 from hflray.config.fleet_table import fleet_table
 from hflray.errors import ConfigError
-from tests.conftest import refusal
+from tests.conftest import refusal, refusals
 
 DEVICES = "device,x_m,y_m,max_cpu_ghz\na,0,100,1.5\nb,300,50,2\n"
 EDGES = "edge,x_m,y_m,bandwidth_mhz\nnorth,10,20,3\nsouth,200,400,1\n"
@@ -101,46 +101,14 @@ def test_empty_cells_are_drawn_with_a_note(table):
     assert "1 of 2 cells of max_cpu_ghz are empty" in made.notes[0]
 
 
-MISTAKES = [
-    ({"devices": "-37.81,144.96\n-37.82,144.97\n"}, "row 1: none of the columns -37.81, 144.96 means anything"),
-    ({"devices": "x_m,y_m,X_M\n1,2,3\n"}, "row 1: two columns are called 'x_m'"),
-    ({"devices": 'device,x_m,y_m\n"a,1,2\nb,1,2\n'}, "devices.csv, row 2: got 1 cells"),
-    ({"devices": "device,max_cpu_gz\na,1\n"}, "devices.csv, column max_cpu_gz: unknown; did you mean"),
-    ({"devices": "device,max_cpu_ghz\na,1\nb,fast\n"}, "row 3, column max_cpu_ghz: got 'fast'"),
-    ({"devices": "device,max_cpu_ghz\na,1\nb,-1\n"}, "row 3, column max_cpu_ghz: got '-1'; accepted"),
-    ({"devices": "device,max_cpu_ghz\na,nan\n"}, "row 2, column max_cpu_ghz: got 'nan'"),
-    ({"devices": "device,power_dbm\na,inf\n"}, "row 2, column power_dbm: got 'inf'"),
-    ({"devices": "device\na\nb\na\n"}, "row 4, column device: 'a' is in row 2 too"),
-    ({"devices": "device,x_m,y_m\n,1,2\n"}, "row 2, column device: got ''"),
-    ({"devices": DEVICES, "edges": EDGES, "links": "device,edge,mbps\na,west,1\n"},
-     "links.csv, row 2, column edge: got 'west', which no row of the edges is called"),
-    ({"devices": DEVICES, "edges": EDGES, "links": "device,edge,mbps\na,north,1\na,north,2\n"},
-     "row 3, column device: the link is in row 2 too"),
-    ({"devices": DEVICES, "edges": EDGES, "links": "device,edge,gain_db,mbps\na,north,-9,1\n"},
-     "row 2, column mbps: stands beside gain_db"),
-    ({"devices": "latitude,longitude\n95,0\n"}, "row 2, column latitude: got '95'; accepted: a number at least -90"),
-    ({"devices": "x_m,y_m,latitude,longitude\n1,2,3,4\n"}, "devices.csv: has places in metres and degrees"),
-    ({"devices": "latitude,longitude\n1,2\n", "edges": EDGES}, "has places in metres, and another file in degrees"),
-    ({"devices": "x_m\n1\n"}, "has no column y_m"),
-    ({"devices": "x_m,y_m\n1,\n"}, "row 2, column y_m: is empty beside"),
-    ({"devices": "x_m,y_m\n1,-2\n"}, "row 2, column y_m: got -2; accepted: at least 0, or a box"),
-    ({"devices": ""}, "devices.csv: is empty"),
-    ({"devices": "device,x_m,y_m\n"}, "has no row below"),
-    ({"devices": "device,x_m,y_m\na,1,2\nb,1\n"}, "row 3: got 2 cells; accepted: 3"),
-    ({"devices": b"device\n\xe9\n"}, "row 2: a byte is no text of UTF-8"),
-    ({"devices": "cycles_per_sample,seconds_per_sample\n1,2\n"}, "says the same as computation or cycles_per_sample"),
-    ({}, "got no file; accepted: devices, edges or links"),
-    ({"devices": DEVICES, "area": [0, 1]}, "fleet.options.area: got [0, 1]; accepted: a section (a mapping"),
-    ({"devices": DEVICES, "area": {"x_m": [1e3, 2e3], "y_m": [0, 1]}}, "no row of"),
-    ({"devices": DEVICES, "columns": {"speed": "v"}}, "columns: unknown column 'speed'"),
-    ({"devices": DEVICES, "columns": {"power_dbm": "p"}}, "which no file has"),
-]  # fmt: skip
+NO_TEXT = ({"devices": b"device\n\xe9\n"}, "row 2: a byte is no text of UTF-8")
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+@pytest.mark.parametrize("arguments, message", [*refusals("config/fleet_table"), NO_TEXT])
 def test_a_mistake_is_one_line_with_file_row_and_column(arguments, message, table):
     with refusal(ConfigError, message):
-        table(**arguments)
+        whole = {"DEVICES": DEVICES, "EDGES": EDGES}
+        table(**{name: whole.get(str(given), given) for name, given in arguments.items()})
 
 
 def test_a_missing_file_is_named(tmp_path):

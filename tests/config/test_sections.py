@@ -30,99 +30,12 @@ from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.report.runs import RunRecord
 from hflray.rl.fleets import FleetSpec
-from tests.conftest import says, small_config
+from tests.conftest import cases, refusals, says, small_config
 
 # Commit 5eed14e, in which hflray.config was one file, wrote overrides, the pickled configuration and its fleets' hash.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "configs.json").read_text(encoding="utf-8"))
 
 # Overrides, separated by blanks that follow a semicolon, and the facts that their one line tells in this order.
-REFUSALS: list[tuple[str, tuple[str, ...]]] = [
-    ("scheduling.num_schedule=30", ("scheduling.num_schedule", "30", "'num_scheduled'", "num_clusters", "correct")),
-    ("sheduling.name=ikc", ("sheduling", "did you mean 'scheduling'?")),
-    ("num_devices=30", ("num_devices", "30", "did you mean 'fleet.num_devices'?")),
-    ("world.weather=wet", ("world.weather: unknown key",)),
-    ("scheduling.clustering_bill.gpu=1", ("scheduling.clustering_bill.gpu", "unknown key", "edge_iterations, cpu")),
-    ("scheduling.clustering_bill=Q", ("scheduling.clustering_bill", "got 'Q'", "a section")),
-    ("scheduling=3", ("scheduling", "got 3", "a section", "scheduling.KEY")),
-    ("seed=1; seed.x=2", ("'seed' is a value",)),
-    ("seed.x=3", ("seed", "{'x': 3}", "an integer")),
-    ("scheduling.num_scheduled=101", ("scheduling.num_scheduled", "101", "fleet.num_devices = 100", "1 to 100")),
-    ("fleet.num_devices=20", ("scheduling.num_scheduled", "50", "fleet.num_devices = 20")),
-    ("fleet.num_devices=5; scheduling.num_scheduled=2", ("10 clusters cannot be made",)),
-    ("scheduling.num_scheduled=0", ("scheduling.num_scheduled", "got 0", "integer at least 1", "default 50")),
-    ("scheduling.num_clusters=0", ("scheduling.num_clusters", "got 0", "at least 1, or null")),
-    ("cost.delay_weight=0", ("cost.delay_weight", "got 0", "above 0", "λ", "default 1.0")),
-    *((f"cost.delay_weight={value}", ("cost.delay_weight", f"got {shown}", "a number above 0")) for value, shown in (
-        (".nan", "nan"), (".inf", "inf"), ("lots", "'lots'"),
-    )),
-    ("fleet.edge_bandwidth_mhz=-1", ("fleet.edge_bandwidth_mhz", "got -1", "above 0", "[low, high]", "[0.5, 3.0]")),
-    ("fleet.edge_bandwidth_mhz=[-1, 3]", ("fleet.edge_bandwidth_mhz: got -1", "above 0")),
-    ("fleet.edge_bandwidth_mhz=[3, 1]", ("fleet.edge_bandwidth_mhz", "[3, 1]", "[low, high]", "swap")),
-    ("fleet.edge_bandwidth_mhz=[1, 2, 3]", ("fleet.edge_bandwidth_mhz", "[1, 2, 3]", "[low, high]", "correct")),
-    ("fleet.edge_bandwidth_mhz=[1, .nan]", ("fleet.edge_bandwidth_mhz", "got nan", "a number")),
-    ("fleet.edge_bandwidths_mhz=[1, 2]", ("edge_bandwidths_mhz: 2 values for num_edges = 5", "one for each edge")),
-    ("fleet.edge_bandwidths_mhz=[1, 2, 0, 1, 1]", ("fleet.edge_bandwidths_mhz", "got 0", "each a number above 0")),
-    ("fleet.samples=[true, 3]", ("fleet.samples", "True", "an integer")),
-    ("fleet.power_law=watts", ("fleet.power_law", "'watts'", "'dbm' or 'watt'", "'watt'?", "default dbm")),
-    ("fleet.deployment_seed=-1", ("at least 0, or null",)),
-    ("data.samples_per_device=0", ("data.samples_per_device", "got 0", "an integer at least 1")),
-    ("data.majority_fraction=1.5", ("data.majority_fraction", "got 1.5", "above 0 and at most 1", "default 0.8")),
-    ("data.name=mnist", ("data.name", "'mnist'", "'fashion_mnist'?", "breast_cancer, cifar10, ", "synthetic")),
-    ("data.name=3", ("data.name", "got 3", "breast_cancer | cifar10", "a path ending in .npz", "mine.py:Thing")),
-    ("data.partition=skewed", ("data.partition", "'skewed'", "known: dirichlet, edge_dirichlet", "flwr:NAME", "iid")),
-    ("data.root=true", ("data.root", "got True", "in quotes")),
-    ("model.name=reznet8", ("model.name: got 'reznet8'", "unknown model", "did you mean 'resnet8'")),
-    ("scheduling.auxiliary=full", ("scheduling.auxiliary: got 'full'", "unknown model", "known: global")),
-    ("scheduling.name=ick", ("scheduling.name", "'ick'", "did you mean 'ikc'?", "fedavg, ikc, ", "use one")),
-    ("learning.teacher.name=hefl", ("learning.teacher.name", "unknown assigner 'hefl'", "did you mean 'hfel'")),
-    ("scheduling.clustering_bill.edge_iterations=true", ("edge_iterations", "got True", "1 or 'Q'", "default 1")),
-    ("allocation.method=newtn", ("allocation.method", "'newtn'", "'newton' or 'cvxpy' or 'equal'", "'newton'?")),
-    ("allocation={method: equal, coupling: joint}", ("coupling: got 'joint'", "per_edge", "newton or fixed_cpu")),
-    ("assignment.polish_ms=-1", ("assignment.polish_ms: got -1", "a number at least 0", "'optimum', or null")),
-    ("target_accuracy=85", ("target_accuracy", "got 85", "above 0 and at most 1, or null", "default null")),
-    ("seed=true", ("seed", "True", "an integer at least 0")),
-    ("max_rounds=2.5", ("max_rounds", "2.5", "an integer at least 1")),
-    ("max_rounds=null", ("max_rounds", "null", "an integer at least 1")),
-    ("tracking.experiment=''", ("tracking.experiment", "''", "not empty")),
-    ("tracking.sinks=[csv, aim]", ("tracking.sinks", "unknown sink 'aim'", "known: csv, mlflow", "hflray.sinks")),
-    ("tracking.sinks=[csv, csv]", ("tracking.sinks", "'csv' is listed twice")),
-    ("tracking.sinks=csv", ("tracking.sinks", "'csv'", "a list of csv | mlflow")),
-    ("scheduling.num_scheduled", ("'scheduling.num_scheduled'", "KEY=VALUE", "scheduling.num_scheduled=30")),
-    ("a..b=3", ("'a..b=3'", "KEY=VALUE", "dotted")),
-    ("seed=[1", ("'seed=[1'", "not valid YAML")),
-    ("learning.update_every=1; learning.training_intensity=4", ("update_every = 1", "training_intensity = 4")),
-    ("learning.training_intensity=null", ("both are null",)),
-    ("learning.num_edges=[2, 8]", ("num_edges: got [2, 8] for the bilstm network", "architecture: shared")),
-    ("learning.num_scheduled=[0, 8]", ("learning.num_scheduled: got 0", "at least 1")),
-    ("learning={architecture: shared, features: paper}", ("needs each edge's bandwidth", "features: db")),
-    ("learning.td=0", ("td, ce: both weights are 0",)),
-    ("learning.minutes=null", ("minutes, env_steps: both are null",)),
-    ("learning.epsilon=[1, 2]", ("learning.epsilon: got 2", "at least 0 and at most 1")),
-    ("learning.model_kb=[]", ("learning.model_kb", "a number above 0", "not empty")),
-    ("learning.reward=profit", ("learning.reward: got 'profit'", "'teacher' or 'cost'")),
-    ("training.devices_per_actor=2; training.num_actors=4", ("devices_per_actor = 2", "num_actors = 4", "remove")),
-    *((f"training.{name}={value}", (f"{name}: ", "is for GPUs, and device is 'cpu'")) for name, value in (
-        ("precision", "tf32"), ("cuda_graph", "true"),
-    )),
-    ("world.wait_s=0", ("world.wait_s: got 0", "a number above 0")),
-    ("world.availability.name=sometimes", ("world.availability.name: ", "unknown availability 'sometimes'")),
-    ("world.compute_jitter.sigma=-1", ("world.compute_jitter.sigma: got -1", "at least 0")),
-    ("world.fading={name: rayleigh, known: true, coherence_s: 1}", ("known: got true with coherence_s = 1",)),
-    ("world.edge_failure.mtbf_s=9", ("mttr_s: got null with mtbf_s = 9", "both or none")),
-    ("world.edge_failure={mtbf_s: 9, mttr_s: 1, trace: a.csv}", ("trace: got 'a.csv' with mtbf_s = 9", "one of them")),
-    ("world.battery.initial=[0.5, 1.5]", ("world.battery.initial: got 1.5", "at least 0 and at most 1")),
-    ("world.battery.harvest_w=-1", ("world.battery.harvest_w: got -1", "at least 0 and at most 1e+15")),
-    ("clock.edge.deadline_s=0", ("clock.edge.deadline_s: got 0", "above 0")),
-    *((f"clock.edge.first={value}", (f"clock.edge.first: got {value}", "at least 1 or", "at most 1, or null"))
-      for value in (0, 1.5)),
-    ("clock.edge=some", ("clock.edge", "a section")),
-    ("clock.edge={asynchronous: {}, first: 2}", ("first: got 2 with clock.edge.asynchronous",)),
-    ("clock.edge=asynchronous; clock.cloud={semi_synchronous: {period_s: 3}}", ("period_s: got 3 with clock.edge",)),
-    ("clock.edge.asynchronous.mixing=0", ("clock.edge.asynchronous.mixing: got 0",)),
-    # `asynchronous: null` once turned the clock on, although null means off everywhere else.
-    ("clock.edge.asynchronous=null", ("asynchronous: got nothing", "{} for on, and 'all'")),
-    ("clock.cloud={asynchronous: }", ("asynchronous: got nothing", "{} for on, and 'synchronous'")),
-]  # fmt: skip
 
 
 def line_of(*overrides: str) -> str:
@@ -135,8 +48,8 @@ def line_of(*overrides: str) -> str:
     return message
 
 
-@pytest.mark.parametrize(("overrides", "facts"), REFUSALS, ids=[overrides for overrides, _ in REFUSALS])
-def test_a_mistake_gives_one_line_with_the_facts(overrides: str, facts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("overrides, facts", refusals("config"))
+def test_a_mistake_gives_one_line_with_the_facts(overrides: str, facts: list[str]) -> None:
     message = line_of(*overrides.split("; "))
     assert says(message, *facts), message
 
@@ -292,18 +205,7 @@ def test_a_part_turns_the_world_on(override: str) -> None:
     assert not load_config(None, ["world.wait_s=5"]).world.is_on
 
 
-@pytest.mark.parametrize(
-    ("cloud", "label"),
-    [
-        ("synchronous", "synchronous"),
-        ("asynchronous", "FedAsync"),
-        ("{asynchronous: {buffer: 3, updates: 7}}", "FedBuff, updates 7, buffer 3"),
-        ("{asynchronous: {rule: fedat}}", "FedAT"),
-        ("{asynchronous: {staleness: {hinge: [10, 4]}}}", "FedAsync, staleness {'hinge': (10.0, 4.0)}"),
-        ("{semi_synchronous: {period_s: 2.5}}", "semi-synchronous, P = 2.5 s"),
-        ("{semi_synchronous: {period_s: 3, max_iterations: 9}}", "semi-synchronous, P = 3 s, at most 9 iterations"),
-    ],
-)
+@pytest.mark.parametrize("cloud, label", cases("config/clouds"))
 def test_a_clouds_label_has_each_setting_that_is_not_a_default(cloud: str, label: str) -> None:
     config = load_config(None, [f"clock.cloud={cloud}"])
     assert config.clock.cloud.label == label
@@ -316,20 +218,7 @@ def test_an_edges_label_has_each_setting_that_is_not_a_default() -> None:
     assert "clock.edge.asynchronous" not in RunRecord.settings_of(load_config(None, []))
 
 
-@pytest.mark.parametrize(
-    ("setting", "others"),
-    [
-        ("training.edge_iterations", ()),
-        ("training.edge_iterations", ("fleet.num_edges=1", "training.local_iterations=1")),
-        ("clock.cloud.asynchronous.updates", ()),
-        ("clock.cloud.asynchronous.updates", ("training.edge_iterations=1",)),
-        ("clock.cloud.asynchronous.updates", ("clock.edge=asynchronous",)),
-        ("clock.edge.asynchronous.updates", ()),
-        ("clock.edge.asynchronous.updates", ("clock.cloud=asynchronous",)),
-        ("training.local_iterations", ()),
-        ("max_rounds", ()),
-    ],
-)
+@pytest.mark.parametrize("setting, others", cases("config/endless"))
 def test_what_never_ends_is_refused_with_what_it_would_take(setting: str, others: tuple[str, ...]) -> None:
     for value in (10**9, 10**18):
         message = line_of(f"{setting}={value}", *others)
@@ -339,17 +228,7 @@ def test_what_never_ends_is_refused_with_what_it_would_take(setting: str, others
     assert setting in line_of(f"{setting}={most + 1}", *others)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("fleet.num_devices=1000000", "scheduling.num_scheduled=1000000"),
-        ("fleet.num_devices=1000000", "fleet.num_edges=1000"),
-        ("max_rounds=1000000",),
-        ("training.local_iterations=1000", "training.local_iteration=step"),
-        ("training.edge_iterations=1000",),
-        ("clock.cloud.asynchronous.updates=1000",),
-    ],
-)
+@pytest.mark.parametrize("overrides", cases("config/large"))
 def test_large_experiments_are_accepted(overrides: tuple[str, ...]) -> None:
     load_config(None, list(overrides))
 

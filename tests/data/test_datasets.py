@@ -10,13 +10,16 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
 
 from hflray.data import Dataset, datasets, download, load_dataset, npz
-from hflray.data.datasets import data_root, make_synthetic
+from hflray.data.datasets import data_root, make_synthetic, validation_rows
+from hflray.data.preprocess import preprocess
 from hflray.errors import ConfigError, DataError
 from tests.conftest import says
 from tests.inputs.corpus import encrypted
@@ -356,3 +359,206 @@ def test_the_real_cifar10_has_its_published_statistics():
     assert np.bincount(data.y_test).tolist() == [1000] * 10
     np.testing.assert_allclose(data.channel_mean, [0.4914, 0.4822, 0.4465], atol=0.001)
     np.testing.assert_allclose(data.channel_std, [0.247, 0.2435, 0.2616], atol=0.001)
+
+
+# The data sets that need no files.
+
+
+def test_breast_cancer_is_that_of_scikit_learn():
+    from sklearn.datasets import load_breast_cancer
+
+    data, theirs = load_dataset("breast_cancer"), load_breast_cancer()
+    assert (data.kind, data.num_classes, data.x_train.shape, data.x_test.shape) == (
+        "classification", 2, (456, 30), (113, 30),
+    )  # fmt: skip
+    ours = np.concatenate([data.y_train, data.y_test])
+    assert np.bincount(ours).tolist() == np.bincount(theirs.target).tolist()
+    assert np.bincount(data.y_test).tolist() == [42, 71]
+    # Each row of ours is a row of theirs, standardised by our training rows.
+    together = np.concatenate([data.x_train, data.x_test])
+    spread = theirs.data.std(axis=0) / together.std(axis=0)
+    back = together * spread + (theirs.data.mean(axis=0) - together.mean(axis=0) * spread)
+    np.testing.assert_allclose(np.sort(back, axis=0), np.sort(theirs.data, axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_diabetes_is_that_of_scikit_learn():
+    from sklearn.datasets import load_diabetes
+
+    data, theirs = load_dataset("diabetes"), load_diabetes(scaled=False)
+    targets = np.concatenate([data.y_train, data.y_test]) * data.target_std + data.target_mean
+    assert (data.kind, data.x_train.shape, data.x_test.shape) == ("regression", (354, 10), (88, 10))
+    np.testing.assert_allclose(np.sort(targets), np.sort(theirs.target), rtol=1e-5)
+
+
+def test_friedman1_follows_friedmans_function():
+    data = load_dataset("friedman1")
+    assert (data.kind, data.x_train.shape, data.x_test.shape) == ("regression", (16_000, 10), (4_000, 10))
+    # The features are uniform on 0..1, whose deviation is 1 / √12; undo the standardisation.
+    x = data.x_test / np.sqrt(12) + 0.5
+    y = data.y_test * data.target_std + data.target_mean
+    signal = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    assert 1 - np.var(y - signal) / np.var(y) == pytest.approx(0.96, abs=0.01)
+    assert np.array_equal(load_dataset("friedman1").y_test, data.y_test)
+    assert not np.array_equal(load_dataset("friedman1", seed=1).y_test, data.y_test)
+
+
+def test_windows_are_pieces_of_the_topics_followed_by_their_target():
+    data = load_dataset("pydoc_topics")
+    alphabet = sorted(set("".join(topics.values())))
+    assert (data.kind, data.num_tokens, data.num_classes) == ("next_token", len(alphabet), len(alphabet))
+    rng = np.random.default_rng(0)
+    for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+        for i in rng.integers(0, len(y), 20):
+            window = "".join(alphabet[code] for code in [*x[i], y[i]])
+            assert any(window in text for text in topics.values())
+
+
+def test_no_test_window_occurs_in_the_training_texts():
+    data = load_dataset("pydoc_topics")
+    alphabet = sorted(set("".join(topics.values())))
+    training = "\0".join(text[: len(text) * 4 // 5] for text in topics.values())
+    for i in range(0, len(data.y_test), 10):
+        assert "".join(alphabet[code] for code in [*data.x_test[i], data.y_test[i]]) not in training
+
+
+# hflray.data.datasets: which training samples are the validation part, and that no device has them.
+
+
+N = 300
+
+
+def dataset(labels: np.ndarray, **columns: object) -> Dataset:
+    x = np.arange(float(len(labels)))[:, None]
+    return Dataset.of(x, labels, x[:4], labels[:4], **columns)  # type: ignore[arg-type]
+
+
+def test_the_part_has_the_shares_of_the_classes() -> None:
+    labels = np.repeat([0, 1, 2], [180, 90, 30])
+    for count in (10, 57, 100, 200):
+        rows = validation_rows(dataset(labels), count, seed=3)
+        assert len(rows) == count == len(set(rows.tolist()))
+        assert rows.tolist() == sorted(rows.tolist())
+        shares = np.array([180, 90, 30]) / N * count
+        assert np.abs(np.bincount(labels[rows], minlength=3) - shares).max() <= 1
+
+
+def test_it_is_a_function_of_the_seed_and_a_smaller_one_lies_within_a_larger_one() -> None:
+    data = dataset(np.arange(N) % 3)
+    rows = validation_rows(data, 60, seed=1)
+    np.random.default_rng(0).random(5)  # draws in between change nothing
+    assert np.array_equal(validation_rows(data, 60, seed=1), rows)
+    assert not np.array_equal(validation_rows(data, 60, seed=2), rows)
+    assert set(validation_rows(data, 30, seed=1)) < set(rows)
+
+
+def test_nothing_is_drawn_by_default() -> None:
+    assert validation_rows(dataset(np.arange(N) % 3), 0, seed=1).tolist() == []
+
+
+def test_each_class_group_and_owner_keeps_a_sample() -> None:
+    labels, owner, groups = np.arange(N) % 3, np.arange(N) % 50, np.arange(N) % 7
+    data = dataset(labels, owner=owner, test_owner=owner[:4], groups=groups)
+    with pytest.raises(DataError) as error:
+        validation_rows(data, N, seed=0)
+    most = int(str(error.value).partition(" to ")[2].partition(",")[0])
+    rest = np.delete(np.arange(N), validation_rows(data, most, seed=0))
+    assert len(rest) == N - most < 60
+    for column in (labels, owner, groups):
+        assert set(column[rest]) == set(column)
+
+
+@pytest.mark.parametrize("count", [1, 9, 1429, 5000])
+def test_too_few_or_too_many_are_refused_in_one_line(count) -> None:
+    with pytest.raises(DataError) as error:
+        validation_rows(load_dataset("digits"), count, seed=0)
+    text = str(error.value)
+    assert text.startswith(f"data.validation: got {count:,} for digits, whose 1,438 training samples have 10 classes; ")
+    assert "accepted: 0, or 10 to 1,428" in text
+    assert "\n" not in text
+
+
+def test_deciles_and_tokens_take_the_place_of_classes() -> None:
+    numbers = load_dataset("friedman1")
+    rows = validation_rows(numbers, 100, seed=0)
+    assert np.bincount(numbers.labels[rows]).tolist() == [10] * 10
+    tokens = replace(load_dataset("pydoc_topics"), notes=())
+    assert len(set(tokens.labels[validation_rows(tokens, 1000, seed=0)])) == 10
+
+
+# The mini model's inputs are crops or principal components, both normalised.
+
+
+RNG = np.random.default_rng
+
+
+def numbered(n: int, channels: int = 3, height: int = 12, width: int = 13) -> np.ndarray:
+    """Make images with row·width + column in channel 0, which identifies a crop's place, and 255 in the others."""
+    images = np.full((n, channels, height, width), 255, np.uint8)
+    images[:, 0] = np.arange(height * width, dtype=np.uint8).reshape(height, width)
+    return images
+
+
+def corners(inputs: np.ndarray) -> set[tuple[int, int]]:
+    """Recover the (row, column) of each crop of `numbered` images from values up to shift and scale."""
+    # Neighbours in a row differ by 1/std, which gives the scale. The lowest crop, taken as (0, 0), gives the shift.
+    unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
+    offsets = np.rint((inputs[:, 0, 0, 0] - inputs[:, 0, 0, 0].min()) / unit).astype(int)
+    return {divmod(int(offset), 13) for offset in offsets}
+
+
+@pytest.mark.parametrize("how", ["crop", "pca"])
+def test_inputs_have_their_shape_type_and_scale(how):
+    images = RNG(0).integers(0, 256, (300, 3, 16, 18), dtype=np.uint8)
+    inputs = preprocess(images, how, RNG(1))
+    assert inputs.shape == (300, 1, 10, 10)
+    assert inputs.dtype == np.float32
+    assert inputs.flags.c_contiguous
+    assert inputs.mean() == pytest.approx(0, abs=1e-5)
+    assert inputs.std() == pytest.approx(1, rel=1e-5)
+    assert np.array_equal(inputs, preprocess(images, how, RNG(1)))
+
+
+def test_a_crop_is_a_window_of_the_first_channel():
+    image = numbered(1, height=10, width=10)  # it has only one 10×10 crop
+    inputs = preprocess(image, "crop", RNG(0))
+    expected = np.arange(100.0).reshape(1, 1, 10, 10)
+    np.testing.assert_allclose(inputs, (expected - 49.5) / expected.std(), rtol=1e-5)
+
+
+def test_crops_come_from_every_place():
+    inputs = preprocess(numbered(400), "crop", RNG(0))
+    assert corners(inputs) == {(row, column) for row in range(3) for column in range(4)}
+    # Each crop is a whole window: a step down adds the image's width, 13 times as much as a step right.
+    unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
+    np.testing.assert_allclose(np.diff(inputs, axis=2) / unit, 13, rtol=1e-3)
+    np.testing.assert_allclose(np.diff(inputs, axis=3) / unit, 1, rtol=1e-3)
+
+
+def test_components_are_ordered_uncorrelated_and_keep_the_variance():
+    images = RNG(0).integers(0, 256, (500, 1, 12, 12), dtype=np.uint8)
+    images[:, :, :3] //= 8  # pixels of low variance, for the last components
+    flat = preprocess(images, "pca", RNG(0)).reshape(500, 100).astype(np.float64)
+    covariance = flat.T @ flat / 500
+    variance = np.diag(covariance)
+    assert (np.diff(variance) <= 1e-4).all()
+    np.testing.assert_allclose(covariance, np.diag(variance), atol=1e-3)
+    # The shares of variance are those of the centred images' singular values by NumPy.
+    centred = images.reshape(500, -1) - images.reshape(500, -1).mean(axis=0)
+    values = np.linalg.svd(centred, compute_uv=False)[:100] ** 2
+    np.testing.assert_allclose(variance / variance.sum(), values / values.sum(), rtol=1e-3)
+
+
+def test_pca_of_fewer_than_100_pixels_pads_with_zeros():
+    inputs = preprocess(RNG(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), "pca", RNG(0)).reshape(40, 100)
+    assert np.ptp(inputs[:, 64:]) < 1e-6
+    assert np.ptp(inputs[:, 0]) > 1
+
+
+def test_constant_images_give_zeros_rather_than_nan():
+    for how in ("crop", "pca"):
+        assert not preprocess(np.full((5, 1, 16, 16), 7, np.uint8), how, RNG(0)).any()
+
+
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(DataError, match="at least 10×10, but they are 9×12"):
+        preprocess(numbered(2, height=9, width=12), "crop", RNG(0))

@@ -10,7 +10,7 @@ import pytest
 from hflray.data import load_dataset
 from hflray.errors import HflrayError
 from hflray.experiment import Experiment
-from tests.conftest import refusal, small_config
+from tests.conftest import refusal, refusals, small_config
 
 SITES = ("hill", "lake", "mill")
 
@@ -100,19 +100,7 @@ def test_devices_without_rows_and_owners_without_a_device_are_one_line_or_droppe
         assert experiment.run_round().round == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "lable"}, "options.target: got 'lable', which readings.csv has not; did you mean 'label'"),
-        ({"owner": "place"}, "data.options.owner: got 'place'"),
-        ({"features": ["site"], "owner": None}, "row 2, column site: got 'hill'; accepted: a number"),
-        ({"features": ["label"]}, "data.options.features: got 'label', which is target"),
-        ({"kind": "ranking"}, "data.options.kind: got 'ranking'"),
-        ({"target": None}, "data.options.target: got null; accepted: a text"),
-        ({"owner": "label"}, "data.options.owner: got 'label', which is the target too"),
-        ({"labels": 1}, "unknown option 'labels'"),
-    ],
-)
+@pytest.mark.parametrize("options, message", refusals("data/files"))
 def test_a_mistake_is_one_line(options, message, tmp_path):
     with refusal(HflrayError, message):
         load(readings(tmp_path), **({"owner": "site"} | options))
@@ -198,17 +186,8 @@ def test_shakespeares_texts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        ("[]", {}, "t.json: is not LEAF's JSON"),
-        ("[" * 3000, {}, "t.json: is not LEAF's JSON"),
-        ('{"users": ["a"], "user_data": {}}', {}, "user 'a': has no x and y"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', {}, "user 'a': 1 x but 0 y"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 1]}}}', {}, "'a': a sample is no list"),
-        ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0]}}}', {"shape": [2, 2]}, "shape: got [2, 2]"),
-        ('{"users": [], "user_data": {}}', {}, "has no sample"),
-    ],
-)  # fmt: skip
+    "content, options, message", [*refusals("data/leaf"), ("[" * 3000, {}, "t.json: is not LEAF's JSON")]
+)
 def test_a_mistake_in_leafs_json_is_one_line(content, options, message, tmp_path):
     (tmp_path / "t.json").write_text(content)
     with refusal(HflrayError, message):

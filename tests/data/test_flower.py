@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hflray import registry
+from hflray import errors, registry
 from hflray.data.flower import FlowerPartition
 from hflray.data.partition import build_partition
-from hflray.errors import ConfigError, DataError
-from tests.conftest import refusal
+from hflray.errors import ConfigError
+from tests.conftest import refusal, refusals
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 100))
 flwr = pytest.mark.skipif(find_spec("flwr_datasets") is None, reason="needs the extra flwr (flwr-datasets)")
@@ -72,23 +72,9 @@ def test_an_experiment_runs_on_flowers_shards() -> None:
 
 
 @flwr
-@pytest.mark.parametrize(
-    "name, options, kind, text",
-    [
-        ("ShardPartitoner", {}, ConfigError, "no such partitioner of samples; did you mean 'ShardPartitioner'?"),
-        ("VerticalEvenPartitioner", {}, ConfigError, "no such partitioner of samples"),
-        (
-            "IidPartitioner",
-            {"alpha": 1},
-            ConfigError,
-            "data.partition_options.alpha: flwr:IidPartitioner does not take",
-        ),
-        ("NaturalIdPartitioner", {}, DataError, "makes 4 parts for 8 devices; set fleet.num_devices to 4"),
-        ("ShardPartitioner", {}, DataError, "change data.partition_options or fleet.num_devices"),
-    ],
-)
-def test_a_mistake_is_one_line(name: str, options: dict[str, Any], kind: type[Exception], text: str) -> None:
-    with refusal(kind, text):
+@pytest.mark.parametrize("name, options, kind, text", refusals("data/flower"))
+def test_a_mistake_is_one_line(name: str, options: dict[str, Any], kind: str, text: str) -> None:
+    with refusal(getattr(errors, kind), text):
         parts_of(name, **options)
 
 

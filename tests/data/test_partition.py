@@ -29,7 +29,7 @@ from hflray.data.partition import (
 )
 from hflray.errors import ConfigError, DataError
 from hflray.experiment.scenario import Scenario
-from tests.conftest import refusal, says
+from tests.conftest import refusal, refusals, says
 
 
 def balanced(classes: int, each: int) -> np.ndarray:
@@ -351,20 +351,7 @@ def test_what_cannot_be_dealt_is_named(partition, sizes, message):
         partition(balanced(2, 8), len(sizes), np.array(sizes), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("shards", {"labels_per_device": 0}, "labels_per_device: got 0; accepted: an integer above 0"),
-        ("shards", {"label_per_device": 2}, "did you mean 'labels_per_device'"),
-        ("edge_dirichlet", {"num_edges": 2, "edge_alpha": 0}, "edge_alpha: got 0; accepted: a finite number above 0"),
-        ("edge_dirichlet", {"num_edges": 2, "device_alpha": "x"}, "device_alpha: got 'x'"),
-        ("edge_noniid", {"num_edges": 2, "classes_per_edge": True}, "classes_per_edge: got True"),
-        ("edge_iid", {"num_edges": 1.5}, "num_edges: got 1.5"), ("iid", {"alpha": 1}, "alpha"),
-        ("owners", {"unmatched": "ignore"}, "data.options.unmatched: got 'ignore'; accepted: error, drop"),
-        *(("majority", {"majority_fraction": bad}, "data.majority_fraction") for bad in (0, -0.1, 1.1, np.nan)),
-        *(("dirichlet", {"alpha": bad}, "data.dirichlet_alpha") for bad in (0, -1, np.nan, np.inf)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, options, message", refusals("data/partition"))
 def test_wrong_options_are_named(name, options, message):
     with refusal(ConfigError, message):
         build_partition(name, **options)

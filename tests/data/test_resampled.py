@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hflray.data.partition import build_partition, label_counts
 from hflray.data.resampled import LabelCounts, ResampledPartition
 from hflray.errors import ConfigError, DataError
-from tests.conftest import refusal
+from tests.conftest import refusal, refusals
 from tests.data.test_partition import balanced
 
 LABELS = balanced(10, 600)
@@ -130,27 +130,13 @@ def test_memory_does_not_grow_with_the_samples_of_the_devices():
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"mix": "other"}, ["data.partition_options.mix", "'other'", "majority, dirichlet, iid"]),
-        ({"majority_fraction": 2}, ["data.majority_fraction", "2"]),
-        ({"alpha": 0}, ["data.dirichlet_alpha", "0"]),
-    ],
-)
+@pytest.mark.parametrize("options, words", refusals("data/resampled"))
 def test_wrong_options_are_named(options, words):
     with refusal(ConfigError, *words):
         ResampledPartition(**options)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "options", "words"),
-    [
-        ([5, 6001], {}, ["data.samples_per_device", "device 1", "6001", "6000"]),
-        ([5, 1000], {}, ["resampled", "800 samples", "600", "lower"]),
-        ([5, 0], {}, ["device 1", "at least 1"]),
-    ],
-)
+@pytest.mark.parametrize("sizes, options, words", refusals("data/resampled_sizes"))
 def test_a_device_that_cannot_be_served_is_named(sizes, options, words):
     with refusal(DataError, *words):
         resampled(sizes, **options)

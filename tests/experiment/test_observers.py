@@ -24,7 +24,7 @@ from hflray.support.references import short
 from hflray.sweep.tasks import Job, find_task
 from hflray.training.privacy import epsilon_of
 from tests.blocks import blocks
-from tests.conftest import own_module, says, small_config
+from tests.conftest import own_module, refusal, refusals, says, small_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "observers.md"
 (BUDGET,) = [block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.comment == "<!-- own.py -->"]
@@ -67,31 +67,15 @@ def test_a_name_and_a_mapping_are_the_same_and_are_written_and_pinned(own: str) 
     path = Path(own).with_name("again.yaml")
     path.write_text(to_yaml(config))
     assert load_config(path) == config
+    assert Experiment(watched(f"[{own}:Observer]"))  # the base class itself watches nothing
     named = watched(f"[{own}:Idle, {{name: {own}:Counter, options: {{most: 9}}}}]")
     assert short(RunRecord.settings_of(named)["observers"]) == "Idle; Counter, most 9"
 
 
-@pytest.mark.parametrize(
-    "observers, facts",
-    [
-        ("[3]", ("observers.0", "got 3; accepted: a name", "options")),
-        ("own.py:Idle", ("observers: got 'own.py:Idle'",)),
-        ("{name: a}", ("observers: got", "accepted: a list of your own, as in mine.py:Thing")),
-        ("[nothing]", ("observers.0.name", "unknown observer 'nothing'", "known: none", "hflray.observers")),
-        ("[{options: {}}]", ("observers.0.name", "without it; add it")),
-        ("[{name: OWN:Idle, option: {}}]", ("observers.0.option: unknown key", "did you mean 'options'?")),
-        ("[{name: OWN:Counter, options: {least: 3}}]", ("observer 'own.py:Counter'", "'least'", "accepted: most")),
-        ("[OWN:Observer]", ("",)),
-    ],
-)
+@pytest.mark.parametrize("observers, facts", refusals("experiment/observers"))
 def test_a_wrong_entry_is_one_line(observers: str, facts: tuple[str, ...], own: str) -> None:
-    if observers == "[OWN:Observer]":  # the base class itself watches nothing
-        assert Experiment(watched(observers.replace("OWN", own)))
-        return
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *facts):
         Experiment(watched(observers.replace("OWN", own)))
-    assert says(str(error.value), *facts)
-    assert "\n" not in str(error.value)
 
 
 def test_a_counting_observer_resumes_equal(own: str, tmp_path: Path) -> None:

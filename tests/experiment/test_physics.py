@@ -9,9 +9,7 @@ import pytest
 
 from hflray import metrics
 from hflray.config import load_config
-from hflray.errors import ConfigError, InfeasibleError
 from hflray.experiment import Experiment
-from hflray.experiment.parts_check import check_parts
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.preflight import check_trials
 from tests.conftest import SMALL, own_module, says
@@ -62,30 +60,6 @@ def test_an_edge_has_sent_whatever_becomes_of_a_device() -> None:
     np.testing.assert_allclose(first, cost.download_energy_j)  # in the first iteration all were awaited
     assert cost.energy_j == pytest.approx(float(cost.edge_energy_j.sum()))
     assert cost.edge_energy_j.sum() > happened.energy_j.sum() + happened.download_j.sum()  # the hops
-
-
-@pytest.mark.parametrize(
-    "overrides, error, facts",
-    [
-        (("cost.access.name=tdmaa",), ConfigError, ("tdmaa", "tdma")),
-        (("cost.access={name: ofdma, options: {blocks: 1}}",), ConfigError, ("blocks: got 1", "2 or more")),
-        (("cost.access={name: ofdma, options: {block: 9}}",), ConfigError, ("unknown option 'block'", "blocks")),
-        (("cost.download.name=broadcast", "clock.edge={asynchronous: {}}"), ConfigError, ("broadcast", "unicast")),
-        (("cost.access.name=tdma", "clock.edge={asynchronous: {}}"), ConfigError, ("tdma", "fdma")),
-        (("allocation.limits.device_delay_s=1e-6",), InfeasibleError, ("device_delay_s", "needs at least", "drop")),
-        (("allocation.limits.device_delay_s=0",), ConfigError, ("device_delay_s", "above 0")),
-        (("allocation.limits.drop=true",), ConfigError, ("drop", "without a limit")),
-        (("allocation={method: equal, limits: {device_delay_s: 9}}",), ConfigError, ("limits", "equal", "newton")),
-        (("allocation.limits.device_delay_s=9", "clock.cloud={asynchronous: {}}"), ConfigError, ("limits", "cloud")),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_one_line_before_anything_starts(
-    overrides: tuple[str, ...], error: type[Exception], facts: tuple[str, ...]
-) -> None:
-    with pytest.raises(error) as caught:
-        check_parts(Experiment(load_config(None, [*QUICK, *overrides])))
-    assert "\n" not in str(caught.value)
-    assert says(str(caught.value), *facts)
 
 
 def test_settings_that_say_nothing_are_not_written() -> None:

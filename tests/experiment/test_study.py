@@ -8,6 +8,7 @@ from hflray.assignment import bounds
 from hflray.config import ExperimentConfig, load_config, to_yaml
 from hflray.errors import ConfigError
 from hflray.experiment.study import run_study, sized_by_data
+from tests.conftest import cases
 
 
 def config(*overrides: str) -> ExperimentConfig:
@@ -49,21 +50,10 @@ def test_the_data_set_decides_the_sizes_of_models_and_devices() -> None:
     assert bills("data.name=cifar10") != default
 
 
-@pytest.mark.parametrize(
-    "overrides, model_kb, samples",
-    [
-        ([], None, (400, 700)),
-        (["data.name=fashion_mnist"], 448.0, (400, 700)),
-        (["data.name=cifar10"], 882.0, (300, 600)),
-        (["data.name=cifar10", "cost.model_kb=100"], 100.0, (300, 600)),
-        (["data.name=cifar10", "fleet.samples=[400, 700]"], 882.0, (400, 700)),
-        (["data.name=synthetic", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
-        (["data.name=mine.npz", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
-    ],
-)
+@pytest.mark.parametrize("overrides, model_kb, samples", cases("experiment/sizes"))
 def test_explicit_sizes_stay_also_after_writing_and_reading(overrides, model_kb, samples, tmp_path) -> None:
     sized = sized_by_data(config(*overrides))
-    assert (sized.cost.model_kb, sized.fleet.samples) == (model_kb, samples)
+    assert [sized.cost.model_kb, [*sized.fleet.samples]] == [model_kb, samples]
     assert sized_by_data(sized) is sized
     path = tmp_path / "whole.yaml"
     path.write_text(to_yaml(sized), encoding="utf-8")

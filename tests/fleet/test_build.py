@@ -11,26 +11,9 @@ from hflray.cost import Workload, rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, build_fleet, given_fleet, sample_fleet
 from hflray.rl.fleets import FleetSpec
-from tests.conftest import refusal
+from tests.conftest import own_module, refusal
 
-MINE = """
-import numpy as np
-from hflray import Fleet
-
-def make(config, rng, slow=1.0):
-    return Fleet.of(config, rng, max_cpu_hz=np.full(config.num_devices, 1e9 / slow))
-
-def few(config, rng):
-    return Fleet.of(config.model_copy(update={"num_devices": 2}), rng)
-
-def none(config, rng):
-    return None
-
-def raw(config, rng):
-    from dataclasses import replace
-    fleet = Fleet.of(config, rng)
-    return replace(fleet, power_w=-fleet.power_w)
-"""
+MINE = own_module("fleets")
 
 
 @pytest.fixture

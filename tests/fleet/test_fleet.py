@@ -104,12 +104,6 @@ def test_take_keeps_order_and_edges():
     assert fleet.take([]).num_devices == 0
 
 
-@pytest.mark.parametrize("bad", [[6], [-1], [0.5], [True, False, True, False, False, False], [[0]]])
-def test_take_refuses_arrays_that_are_no_indices(bad):
-    with pytest.raises(ConfigError, match="devices"):
-        draw(num_devices=6, num_edges=2).take(bad)
-
-
 def test_arrays_are_read_only_copies_of_the_callers_arrays():
     fleet = draw(num_devices=4, num_edges=2)
     for derived in (fleet, fleet.take([1, 2]), fleet.with_samples([1, 2, 3, 4])):

@@ -16,7 +16,7 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.fleet.tree import CLOUD_ALONE, Graph, metropolis, mix
 from hflray.support import pinned
 from hflray.sweep import load_sweep
-from tests.conftest import refusal
+from tests.conftest import refusal, refusals
 
 SIX = ("fleet.num_devices=6", "scheduling.num_scheduled=3", "scheduling.num_clusters=3")
 PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
@@ -101,56 +101,13 @@ def test_a_graph_and_w_of_files(tmp_path) -> None:
     assert made.weights[1].tolist() == [0.5, 0, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("tree", "files", "facts"),
-    [
-        ({"region": {"count": 9}}, {}, ("tree.region.count: got 9", "1 to 5")),
-        ({"gossip": {"graph": "star"}}, {}, ("tree.gossip.graph: got 'star'", "ring, complete, path")),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,1\n2,3\n3,4\n"}, ("does not connect edge 2",)),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,neighbour\n0,7\n"}, ("g.csv", "row 2", "got '7'", "0 to 4")),
-        ({"gossip": {"graph": "g.csv"}}, {"g.csv": "edge,other\n0,1\n"}, ("g.csv", "lacks the column neighbour")),
-        (
-            {"gossip": {"weights": "w.csv"}},
-            {"w.csv": "edge,neighbour,weight\n0,0,1\n1,1,1\n2,2,1\n3,3,1\n4,4,0.5\n"},
-            ("w.csv", "row 4", "sums to 0.5", "accepted: 1"),
-        ),
-        (
-            {"gossip": {"weights": "w.csv", "graph": "path"}},
-            {"w.csv": "edge,neighbour,weight\n0,4,1\n4,0,1\n1,1,1\n2,2,1\n3,3,1\n"},
-            ("w.csv", "edges 0 and 4", "no link"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("tree, files, facts", refusals("fleet/tree"))
 def test_what_is_no_tree_is_refused(tree, files, facts, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with refusal(ConfigError, *facts):
         fleet_of(tree)
-
-
-REGION, GOSSIP = "tree.region={count: 2}", "tree.gossip={graph: ring}"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "facts"),
-    [
-        (["tree.region={count: 0}"], ("tree.region.count", "0")),
-        (["tree.region={count: 2, iterations: 0}"], ("tree.region.iterations",)),
-        (["tree.region={count: 9}", "fleet.num_edges=5"], ("tree.region.count: got 9", "num_edges = 5", "1 to 5")),
-        ([REGION, GOSSIP], ("tree: got region and gossip",)),
-        ([REGION, "clock.cloud=asynchronous"], ("clock.cloud: got asynchronous with tree.region", "synchronous")),
-        ([GOSSIP, "clock.cloud=asynchronous"], ("clock.cloud: got asynchronous with tree.gossip",)),
-        ([REGION, "clock.edge=asynchronous"], ("clock.edge.asynchronous", "tree.region")),
-        ([REGION, "privacy.clip=1", "aggregation.weights=uniform"], ("privacy.clip: got 1 with tree.region",)),
-        ([GOSSIP, "aggregation.cloud.name=fedadam"], ("aggregation.cloud.name: got fedadam with tree.gossip", "mean")),
-        ([GOSSIP, "allocation.coupling=joint"], ("allocation.coupling: got joint with tree.gossip",)),
-        (["tree.edge={count: 5}"], ("tree.edge", "unknown key")),
-    ],
-)
-def test_what_does_not_go_with_a_tree_is_refused_before_anything_is_made(overrides, facts) -> None:
-    with refusal(ConfigError, *facts):
-        load_config(None, overrides)
 
 
 def test_a_table_names_the_region_of_each_edge(tmp_path) -> None:

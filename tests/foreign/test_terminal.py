@@ -16,6 +16,7 @@ from hflray.support.checksum import SHA256, stamped
 from hflray.support.terminal.app import exit_code
 from hflray.support.terminal.output import new_console, show_log
 from hflray.support.text import visible
+from tests.conftest import cases
 from tests.foreign.mutations import with_entries, with_members
 from tests.foreign.samples import FOLDER, NAME
 from tests.foreign.test_foreign import called
@@ -76,44 +77,27 @@ def check(text: str, terminal: bool) -> None:
     assert "\x1b]" not in text
 
 
-COMMANDS = {
-    "report an export": ("report", "show", NAME, "--from", "{root}/exports", "--out", "{root}/out"),
-    "report a folder": ("report", "show", FOLDER, "--results", "{root}/results", "--out", "{root}/out"),
-    "export": ("report", "show", FOLDER, "--results", "{root}/results", "--out", "{root}/out", "--export", "{root}/e"),
-    "list": ("report", "list"),
-    "no such sweep": ("report", "show", f"x{POISON}", "--results", "{root}/results"),
-    "no such export": ("report", "show", f"x{POISON}", "--from", "{root}/exports"),
-    "no such run": ("explain", f"x{POISON}", "--round", "1", "--results", "{root}/results"),
-    "explain": ("explain", f"a{POISON.replace('/', '')}", "--round", "1", "--results", "{root}/results"),
-    "explain an export": ("explain", "12-3-6-5-0", "--round", "1", "--from", "{root}/exports"),
-    "sync": ("sync", "{root}/results/" + FOLDER),
-    "resume": ("tune", "--resume", FOLDER, "--results", "{root}/results"),
-    "resume another": ("tune", "--resume", f"x{POISON}", "--results", "{root}/results"),
-    "check": ("check", "{root}/own" + POISON.replace("/", "") + ".py"),
-    "leaderboard": ("leaderboard", "assignment", f"{{root}}/own{POISON.replace('/', '')}.py:Thing"),
-    "a mistake": ("report", f"--{POISON}"),
-    "card": ("card", f"{{root}}/{POISON.replace('/', '')}"),
-}
-
-
 @pytest.mark.parametrize(
     "terminal", [pytest.param(True, id="a terminal"), pytest.param(False, id="a file", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name, words", cases("foreign/commands"))
 def test_a_command_sends_no_control_character(
-    poisoned: Path, command: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+    poisoned: Path, name: str, words: list[str], terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, err = (Terminal(), Terminal()) if terminal else (io.StringIO(), io.StringIO())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    code = called(*(word.replace("{root}", str(poisoned)) for word in COMMANDS[command]))
+    stands_for = {"{root}": str(poisoned), "POISON": POISON, "BARE": POISON.replace("/", ""), "FOLDER": FOLDER}
+    for short, whole in (stands_for | {"NAME": NAME}).items():
+        words = [word.replace(short, whole) for word in words]
+    code = called(*words)
     monkeypatch.undo()
     text = out.getvalue() + err.getvalue()
     assert code in (0, 1, 2)
     assert text
     check(text, terminal)
-    if command in ("report an export", "report a folder"):
+    if name in ("report an export", "report a folder"):
         assert "EVIL" in text
         assert "[red]" in text
 

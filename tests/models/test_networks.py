@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hflray import registry
+from hflray import errors, registry
 from hflray.config import BITS_PER_KB
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, DataError, HflrayError
@@ -34,7 +34,7 @@ from hflray.models import (
 )
 from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import kept_at_home
-from tests.conftest import refusal, small_config
+from tests.conftest import own_module, refusal, refusals, small_config
 
 GREY, COLOUR, WINDOW = (1, 28, 28), (3, 32, 32), (12,)
 NAMES = [name for name in registry.BUILTIN["model"] if not name.endswith(":")]
@@ -103,35 +103,17 @@ def test_the_papers_network_takes_images_of_16_pixels_and_more(shape) -> None:
     assert build_model("hfl", shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
 
 
+NOT_ACCEPTED = (["foo"], ["num_outputs", "the data set decides it"])
+
+
 @pytest.mark.parametrize(
     "name, options, shape, error, facts",
-    [
-        *((name, {"foo": 1}, None, ConfigError, ("foo",)) for name in NAMES),
-        *((name, {"num_outputs": 3}, None, ConfigError, ("num_outputs", "the data set decides it")) for name in NAMES),
-        *(("paper_cnn", {}, (1, *size), DataError, ("{}×{}".format(*size), "16×16"))
-          for size in ((15, 16), (16, 15), (8, 8))),
-        ("paper_cnn", {}, (1, 6000, 6000), DataError, ("6000×6000", "250,000,000")),
-        ("mlp", {"hidden": [0]}, (4,), ConfigError, ("hidden: got", "above 0")),
-        ("mlp", {"dropout": 1.0}, (4,), ConfigError, ("dropout: got 1.0", "from 0 to below 1")),
-        ("mlp", {"hiden": [3]}, (4,), ConfigError, ("did you mean 'hidden'",)),
-        ("mini", {}, GREY, DataError, ("1×10×10", "1×28×28")),
-        ("cnn_6_16", {}, (30,), DataError, ("'cnn_6_16' reads images",)),
-        ("lenet", {}, (1, 15, 28), DataError, ("15×28", "'lenet'", "16×16")),
-        ("lenet", {"dropout": 1}, None, ConfigError, ("dropout: got 1",)),
-        ("cnn_20_50", {"hidden": 0}, None, ConfigError, ("hidden: got 0",)),
-        ("resnet8", {"norm": "layer"}, COLOUR, ConfigError, ("norm: got 'layer'", "group or batch")),
-        ("resnet8", {"width": 12}, COLOUR, ConfigError, ("width: got 12", "multiple of 8")),
-        ("resnet8", {}, (30,), DataError, ("'resnet8' reads images",)),
-        ("gru", {}, (3, 8, 8), DataError, ("'gru' reads windows of tokens",)),
-        ("torchvision:squeezenet1_1", {}, GREY, DataError, ("3 channels", "these have 1")),
-        ("torchvision:squeezenet1_1", {"foo": 1}, COLOUR, ConfigError, ("unexpected keyword argument 'foo'",)),
-        ("torchvision:squeezenet9", {}, COLOUR, ConfigError, ("no 'squeezenet9'", "did you mean")),
-        ("torchvision:resnet18", {}, (30,), DataError, ("reads images",)),
-    ],
-)  # fmt: skip
+    [(name, {facts[0]: 1}, None, "ConfigError", facts) for name in NAMES for facts in NOT_ACCEPTED]
+    + refusals("models/networks"),
+)
 def test_what_does_not_fit_is_refused_in_one_line(name, options, shape, error, facts) -> None:
-    with refusal(error, *facts):
-        build(problem_of(name, shape, **options))
+    with refusal(getattr(errors, error), *facts):
+        build(problem_of(name, shape and tuple(shape), **options))
 
 
 def test_an_unknown_kind_of_the_papers_networks_is_refused() -> None:
@@ -250,16 +232,7 @@ def test_equal_problems_are_one_key_and_travel_small() -> None:
         assert pickle.loads(pickle.dumps(problem)) == problem
 
 
-OWN = """
-import torch
-
-class Net(torch.nn.Linear):
-    def __init__(self, input_shape, num_outputs):
-        super().__init__(input_shape[0], num_outputs)
-
-def loss(outputs, targets):
-    return torch.nn.functional.cross_entropy(outputs, targets) + 7
-"""
+OWN = own_module("network_and_loss")
 
 
 def test_the_texts_of_a_problems_references_go_where_it_goes(tmp_path) -> None:

@@ -21,7 +21,7 @@ from hflray.physics.computing import Dvfs, MeasuredCompute
 from hflray.physics.equations import compute_delay_s, compute_energy_j
 from hflray.physics.own import CheckedAccess
 from hflray.support.arrays import FloatArray
-from tests.conftest import refusal, says
+from tests.conftest import own_module, refusal, refusals
 
 MBIT = 1e6
 
@@ -149,11 +149,8 @@ def test_measured_needs_its_columns_and_says_which() -> None:
         lambda made: gap(made, work, [0, 1], [0, 0]),
         lambda made: build_assigner("local_search").assign(made, work, np.arange(2), np.random.default_rng(0)),
     ):
-        with pytest.raises(ConfigError) as error:
+        with refusal(ConfigError, "access.name: got measured", "upload_w", "compute.name: got measured", "compute_w"):
             call(replace(fleet, access=MeasuredAccess(), compute=MeasuredCompute()))
-        assert says(
-            str(error.value), "access.name: got measured", "upload_w", "compute.name: got measured", "compute_w"
-        )
     kept = measured.take([2, 0]).take_edges([1])
     work = Workload(model_bits=2e6, edge_iterations=1, cloud_hop=False, local_iterations=1)
     bill = round_cost(kept, work, [0, 1], [0, 0], allocate_round(kept, work, [0, 1], [0, 0]))
@@ -162,36 +159,10 @@ def test_measured_needs_its_columns_and_says_which() -> None:
     np.testing.assert_allclose(bill.compute_delay_s, np.array([3, 1]) * np.ceil(kept.samples / 64))
 
 
-OWN = """import numpy as np
-from hflray import Access, Compute, Download
+OWN = own_module("own_access")
 
 
-class Good(Access):
-    {line}
-
-    def upload(self, share, link, bits):
-        delay_s = bits / link.rate_bps(share * link.bandwidth_hz)
-        return {answer}
-"""
-
-
-@pytest.mark.parametrize(
-    "line, answer, facts",
-    [
-        ("blocks = 2.5", "", ("mine.py:Good has blocks = 2.5", "at least 1", "attribute blocks")),
-        ("blocks = 0", "", ("blocks = 0",)), ("blocks = True", "", ("blocks = True",)),
-        ("shared = 'no'", "", ("shared = 'no'", "True or False")),
-        ("needs = 'mbps'", "", ("needs = 'mbps'", "upload_w")),
-        ("needs = (('speed',),)", "", ("(('speed',),)", "mbps")),
-        ("needs = (('upload_w',),)", "", ("got mine.py:Good", "does not have upload_w of every device")),
-        ("", "delay_s, np.sqrt(1.01 - share)", ("joules", "not convex", "ever more slowly")),
-        ("", "delay_s, share", ("joules that rise in the share", "do not rise")),
-        ("", "bits / (1e7 + 1e6 * share), delay_s", ("stay finite without a share", "without bound")),
-        ("", "0 * share + 1, delay_s", ("seconds of an upload that do not fall", "accepted: seconds that fall")),
-        ("", "delay_s * (1 + np.random.rand()), delay_s", ("two different answers", "neither draws")),
-        ("pace = lambda self, share, link, bits: (0 * share, share)", "", ("0.0 at [0] as bits per second", "pace")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line, answer, facts", refusals("physics/access"))
 def test_an_own_access_that_the_allocator_could_not_use_is_refused(
     line: str, answer: str, facts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

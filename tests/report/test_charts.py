@@ -35,12 +35,7 @@ def of(rounds: int = 3, seeds: tuple[int, ...] = (0, 1), weights: tuple[float, .
 
 def test_a_group_has_one_style_in_all_charts_and_groups_that_differ_in_lambda_share_a_colour() -> None:
     groups = charts.groups(of())
-    assert [group["label"] for group in groups] == [
-        "λ = 0.1, IKC",
-        "λ = 1, IKC",
-        "λ = 0.1, FedAvg",
-        "λ = 1, FedAvg",
-    ]
+    assert [group["label"] for group in groups] == ["λ = 0.1, IKC", "λ = 1, IKC", "λ = 0.1, FedAvg", "λ = 1, FedAvg"]
     assert [group["colour"] for group in groups] == [BLUE, BLUE, VERMILION, VERMILION]
     styles = [(group["colour"], group["dash"], group["symbol"]) for group in groups]
     assert len(set(styles)) == 4

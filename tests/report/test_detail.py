@@ -16,7 +16,7 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay, allocation_texts, explain, inside, sentences
 from hflray.report.runs import RunRecord
-from tests.conftest import says
+from tests.conftest import cases, says
 from tests.report import fabricated
 
 
@@ -80,16 +80,7 @@ OPTIMUM, EQUAL = "Bandwidth and frequency minimise E + λT", "Every device has a
 FIXED = "Every device computes at its largest frequency, and bandwidth minimises E + λT"
 
 
-@pytest.mark.parametrize(
-    "method, coupling, start, end",
-    [
-        ("newton", "per_edge", OPTIMUM, "at each edge."),
-        ("cvxpy", "joint", OPTIMUM, "with one deadline for all edges."),
-        ("fixed_cpu", "per_edge", FIXED, "at each edge."),
-        ("fixed_cpu", "joint", FIXED, "with one deadline for all edges."),
-        ("equal", "per_edge", EQUAL, "computes at its largest frequency."),
-    ],
-)
+@pytest.mark.parametrize("method, coupling, start, end", cases("report/texts"))
 def test_the_texts_say_what_the_allocation_did(method: str, coupling: str, start: str, end: str) -> None:
     allocated, stragglers = allocation_texts(AllocationConfig(method=method, coupling=coupling))
     assert allocated.startswith(start)

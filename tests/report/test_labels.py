@@ -27,6 +27,7 @@ from hflray.report.labels import (
 )  # fmt: skip
 from hflray.report.runs import RunRecord, differing
 from hflray.report.tables import summary
+from tests.conftest import cases
 from tests.report.fabricated import CLEAN, run, sweep
 
 PACKAGE = Path(hflray.__file__).parent
@@ -127,21 +128,7 @@ def test_two_files_of_one_name_are_told_apart_by_their_hashes(tmp_path) -> None:
     assert labels == [f"mine.py:Net (sha256 {digest}…)" for digest in hashes]
 
 
-@pytest.mark.parametrize(
-    "settings, expected",
-    [
-        (["scheduling.options.kind='wide:relu'", "scheduling.options.kind='thin:relu'"],
-         ["kind wide:relu", "kind thin:relu"]),
-        (["model.options.kind='wide:relu'", "model.options.kind='thin:relu'"], ["wide:relu", "thin:relu"]),
-        (["scheduling.options.wait=2", "scheduling.options.wait='2'"], ["wait 2", 'wait "2"']),
-        (["model.options.wait=null", "seed=0"], ["wait null", "wait not given"]),
-        (["data.majority_fraction=0.801", "data.majority_fraction=0.804"],
-         ["majority fraction 0.801", "majority fraction 0.804"]),
-        (["cost.delay_weight=1", "cost.delay_weight=1.0000001"], ["delay weight 1.0", "delay weight 1.0000001"]),
-        (["clock.cloud.semi_synchronous.period_s=1", "clock.cloud.semi_synchronous.period_s=1.0000000000001"],
-         ["semi-synchronous, P = 1 s", "semi-synchronous, P = 1.0000000000001 s"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("settings, expected", cases("report/labels"))
 def test_different_values_have_different_labels(settings, expected) -> None:
     more = "data.partition=majority"
     runs = [run({metrics.ACCURACY: [0.5]}, one, more) for one in settings]

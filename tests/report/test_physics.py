@@ -1,4 +1,4 @@
-"""Runs with another physics, downloads and limits: details follow again from the journal, and from an export."""
+"""Runs with another physics, downloads, limits or a tree: details follow again from the journal, and from an export."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import numpy as np
 import pytest
 
 from hflray import metrics
+from hflray.experiment.record import RoundRecord
 from hflray.report import page
 from hflray.report.detail import Replay, explain
 from hflray.report.exports import export, read_export
 from tests.report.kept import swept
-from tests.report.test_tree import FEW, objectives
 from tests.support.terminal.rendering import render
+
+FEW = ("max_rounds=2", "fleet.num_edges=3", "scheduling.name=fedavg", "assignment.name=load_balanced")
+REGION = "tree.region={count: 2, iterations: 2, bandwidth_mhz: 5}"
+SMALLER = "tree.region={count: 2, iterations: 2, compression: {name: sign}}"
+
+
+def objectives(records: dict[str, list[RoundRecord]]) -> list[float]:
+    """Return the objectives of the rounds of the only run."""
+    (rounds,) = records.values()
+    return [record.cost.objective for record in rounds]
+
 
 UNICAST = "cost.download.name=unicast"
 TABLE = "fleet={name: table, num_devices: 12, num_edges: 3, options: {devices: DIR/devices.csv, links: DIR/links.csv}}"
@@ -38,6 +49,9 @@ def tables(folder: Path) -> str:
         (UNICAST, "clock.cloud={asynchronous: {}}"), (UNICAST, "clock.edge={asynchronous: {}}"),
         (UNICAST, "training.rule.name=scaffold"), ("allocation.limits={device_delay_s: 1, drop: true}",),
         ("cost.access.name=measured", "cost.compute.name=measured", "tables"),
+        (REGION,), (SMALLER, "compression.edge={name: top_k, options: {share: 0.2}}"),
+        (SMALLER, "world.compute_jitter.sigma=0.4"), ("tree.gossip={graph: complete}",),
+        ("tree.gossip={graph: path}", "world.edge_failure={mtbf_s: 6, mttr_s: 3}", "cost.model_kb=100"),
     ],
 )  # fmt: skip
 def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[str, ...]) -> None:
@@ -73,3 +87,11 @@ def test_devices_that_limits_leave_out_are_counted(tmp_path: Path) -> None:
     text = render(explain(sweep.runs[0], 1), 200)
     assert "6 devices were left out, which could not stay within 0.001 s in a round" in text
     assert "nobody was left, and the cloud waited for 60.00 s" in text
+
+
+def test_runs_of_two_trees_are_two_groups(tmp_path: Path) -> None:
+    sweep, _ = swept(tmp_path, *FEW, "sweep={tree.region: {grid: [null, {count: 2}, {count: 2, iterations: 2}]}}")
+    labels = list(sweep.groups())
+    assert len(labels) == len(set(labels)) == 3
+    assert any("2 regions, iterations 2" in label for label in labels)
+    assert len({run.identity for run in sweep.runs}) == 3

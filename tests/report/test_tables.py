@@ -14,6 +14,7 @@ from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import RunRecord
 from hflray.report.tables import spread, summary, write
 from hflray.support.terminal.tables import TextTable
+from tests.conftest import cases
 from tests.hostile import NAMES
 from tests.report.fabricated import CLEAN, run
 from tests.report.fabricated import sweep as fabricated
@@ -25,16 +26,7 @@ def test_spread_formats_mean_and_deviation() -> None:
     assert spread([], "{:.1f}") == "–"
 
 
-@pytest.mark.parametrize(
-    "values, text",
-    [
-        ([0.88143, 0.89217], "0.8868 ± 0.0076"),
-        ([-3.2, 3.202], "0.001 ± 4.527"),
-        ([1234.5, 1236.5], "1,236 ± 1"),
-        ([3e-7, 5e-7], "4e-07 ± 1.414e-07"),
-        ([0.5, 0.5], "0.5000 ± 0.0000"),
-    ],
-)
+@pytest.mark.parametrize("values, text", cases("report/decimals"))
 def test_a_mean_and_its_deviation_have_the_same_decimals(values: list[float], text: str) -> None:
     assert spread(values, "{:,.4g}") == text
 
@@ -83,17 +75,7 @@ def test_an_assignment_study_shows_the_spread_over_deployments_and_the_coupling(
     assert list(table["gap to bound, %: median"])[1] == "15.0"
 
 
-@pytest.mark.parametrize(
-    "policy, name",
-    [
-        ("paper_literal", "D3QN, literal (deployment 0)"),
-        ("paper_best", "D3QN, best reading (deployment 0)"),
-        ("paper_db", "D3QN, the paper's network with dB features"),
-        ("any_deployment", "D3QN, shipped (any deployment)"),
-        (None, "D3QN, shipped (any deployment)"),
-        ("mine/own.safetensors", "D3QN, policy own"),
-    ],
-)
+@pytest.mark.parametrize("policy, name", cases("report/d3qn"))
 def test_the_label_of_d3qn_names_its_policy(policy, name) -> None:
     overrides = [f"assignment.policy={policy}"] if policy else []
     runs = [run(fleets(1.0), "assignment.name=d3qn", *overrides), run(fleets(1.0), "assignment.name=hfel")]

@@ -15,16 +15,10 @@ from hflray.experiment.study import run_study
 from hflray.report.exports import read_exhibit
 from hflray.reproduction import leaderboard as board
 from hflray.reproduction.leaderboard_command import app
+from tests.conftest import own_module
 from tests.reproduction import leaderboard_values
 
-FIRST = """
-import numpy as np
-
-
-class First:
-    def assign(self, fleet, work, devices, rng):
-        return np.zeros(len(devices), dtype=np.intp)
-"""
+FIRST = own_module("own_assigner")
 
 
 @pytest.fixture
@@ -82,15 +76,7 @@ def test_every_shipped_contestant_exists() -> None:
     assert set(board.assigners(())) == set(board.ASSIGNERS)
 
 
-MINE = """
-import numpy as np
-from hflray import Scheduler
-
-
-class Mine(Scheduler):
-    def schedule(self, rng):
-        return np.sort(rng.choice(self.num_devices, self.num_scheduled, replace=False))
-"""
+MINE = own_module("own_scheduler")
 
 
 def test_the_shipped_values_are_those_of_the_exports() -> None:

@@ -14,6 +14,7 @@ from hflray.reproduction.judge import holds, tally, verdicts
 from hflray.reproduction.protocol import PAPERS, Exhibit, Paper, exhibit_of, exhibits, expanded, paper, read
 from hflray.support.shipped import CLAIMS, CONFIGS
 from hflray.sweep import expand, load_sweep
+from tests.conftest import refusals
 from tests.report.fabricated import sweep
 from tests.reproduction import page
 from tests.reproduction.test_judge import HEAD, LEADS
@@ -108,30 +109,11 @@ def test_a_placeholder_makes_a_claim_for_each_of_its_values() -> None:
     ]
 
 
-MISTAKES = {
-    "an unknown key": (LEADS.replace("margin", "marginn"), "{seeds: 5}", "0.marginn: unknown key (got 0.5)"),
-    "an unknown name": (LEADS.replace("VKC", "VCK"), "{seeds: 5}", "no selection is called 'VCK'; did you mean 'VKC'"),
-    "an unknown metric": (LEADS.replace("by: mean", "by: mean, metric: acuracy"), "{seeds: 5}",
-                          "no metric of the glossary is called 'acuracy'; did you mean 'accuracy'?"),
-    "no margin": (LEADS.replace("margin: 0.5, reason: why", "expect: near"), "{seeds: 5}", "margin: is needed"),
-    "no reason": (LEADS.replace(", reason: why", ""), "{seeds: 5}", "reason: is needed"),
-    "one name": (LEADS.replace("[[IKC, VKC]]", "[[IKC]]"), "{seeds: 5}", "pairs of two names, or one name and `to`"),
-    "no endpoint": (LEADS.replace("by: mean", "over: 3"), "{seeds: 5}", "an endpoint with either by or until"),
-    "no units": (LEADS, "{rounds: 5}", "seeds, fleets: one of them is needed"),
-    "a text as a number": (LEADS, "{seeds: five}", "plan.seeds"),
-    "a list": ("3", "{seeds: 5}", "x.claims: got 3; accepted: a list"),
-    "a change of one case": (LEADS.replace("margin", "change: [[IKC]], margin"), "{seeds: 5}", "change: needs pairs"),
-    "a change of three": (LEADS.replace("margin", "change: [[IKC, VKC, IKC]], margin"), "{seeds: 5}", "change: needs"),
-    "a ratio of 0": (LEADS.replace("points", "log, to: 0").replace("0.5", "1.5"), "{seeds: 5}", "`to` is one above 0"),
-    "an unknown split": (LEADS, "{seeds: 5, split: oficial}", "plan.split: got 'oficial'; accepted: 'official'"),
-    "a missing text": (LEADS.replace("text: a, ", ""), "{seeds: 5}", "without it; add it"),
-    "no claim": ("null", "{seeds: 5}", "x.claims: got null; accepted: a list"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, mistake: str) -> None:
-    claims, plan, message = MISTAKES[mistake]
+@pytest.mark.parametrize("part, other, plan, message", refusals("reproduction/protocol"))
+def test_a_mistake_is_one_line_that_names_the_key(
+    tmp_path: Path, part: str, other: str, plan: str, message: str
+) -> None:
+    claims = other if part == "ALL" else LEADS.replace(part, other) if part else LEADS
     path = tmp_path / CLAIMS
     path.write_text(HEAD.replace("PLAN", plan).replace("CLAIMS", claims), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

@@ -9,9 +9,10 @@ import pytest
 
 from hflray import metrics
 from hflray.command.report import CONFIGS
-from hflray.report.exports import export
+from hflray.report.exports import export, named_exports, read_exhibit
 from hflray.report.runs import RunRecord
 from hflray.reproduction import results_page
+from hflray.reproduction.judge import with_borrowed
 from hflray.reproduction.protocol import exhibits
 from tests.conftest import says
 from tests.report import conftest as finished
@@ -105,7 +106,12 @@ def test_differences_are_those_from_the_nearest_trial(sweep) -> None:
 
 @pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
 def test_the_committed_page_is_generated_from_the_committed_exports() -> None:
-    text = results_page.render(results_page.read_all(EXPORTS), CONFIGS, "tests/data/results")
+    shown = list(exhibits().values())
+    places = named_exports(
+        EXPORTS, [name for each in shown for name in (each.config, *each.borrows)]
+    )  # no other is shown
+    sweeps = with_borrowed({sweep.name: sweep for sweep in map(read_exhibit, places)}, shown)
+    text = results_page.render(sweeps, CONFIGS, "tests/data/results")
     committed = (ROOT / "tune_configs" / "RESULTS.md").read_text(encoding="utf-8")
     assert committed == text, "write it again: python -m hflray.report results"
 

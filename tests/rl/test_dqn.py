@@ -20,16 +20,7 @@ from hflray.assignment.network import NetworkSpec
 from hflray.config import ExperimentConfig, load_config
 from hflray.rl.dqn import AssignerDQN, D3QNModule, EpisodesToBatch, dqn_config
 from hflray.rl.fleets import FleetSpec
-from hflray.rl.sampling import (
-    DRAWS,
-    EPSILON,
-    LENGTHS,
-    STATE,
-    TEACHER,
-    DrawnTransitions,
-    batch_of,
-    whole_episode,
-)
+from hflray.rl.sampling import DRAWS, EPSILON, LENGTHS, STATE, TEACHER, DrawnTransitions, batch_of, whole_episode
 from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.rl.small import identity_pool, small
 

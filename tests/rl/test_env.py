@@ -11,6 +11,7 @@ from hflray import ConfigError
 from hflray.rl.env import ENV_ID, DeviceAssignmentEnv, open_pool
 from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.solved_fleets import FleetPool, prepare
+from tests.conftest import refusals
 
 SPEC = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 4))
 FIXED = FleetSpec(num_scheduled=(5, 5), num_edges=(3, 3))
@@ -60,16 +61,7 @@ def test_a_pools_folder_is_read_once(pool) -> None:
     assert len(one.pool) == 4
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"reward": "profit"}, "learning.reward: got 'profit'"),
-        ({"features": "dbm"}, "learning.features: got 'dbm'; accepted: "),
-        ({"num_edges": 3}, "up to 4 edges"),
-        ({"features": "paper"}, "'paper' rows cannot be padded"),
-        ({"features": "paper_db"}, "'paper_db' rows cannot be padded"),
-    ],
-)
+@pytest.mark.parametrize("options, message", refusals("rl/env"))
 def test_bad_options_are_refused(pool, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         DeviceAssignmentEnv(pool, **options)

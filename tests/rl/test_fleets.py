@@ -18,6 +18,7 @@ from hflray.rl import solved_fleets
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, check_rows, held_out, network_spec, reporting
 from hflray.rl.solved_fleets import SPEC as SPEC_FILE
 from hflray.rl.solved_fleets import FleetPool, prepare
+from tests.conftest import refusals
 
 SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
 
@@ -133,8 +134,7 @@ def test_a_deployment_seed_keeps_the_edges_of_all_fleets() -> None:
 
 def test_a_configuration_gives_its_specification() -> None:
     config = load_config(
-        None,
-        ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"],
+        None, ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"]
     )
     spec = FleetSpec.of(config)
     assert (spec.teacher, spec.options) == ("hfel", {"exchanges": 300, "start": "geographic"})
@@ -152,14 +152,7 @@ def test_a_data_set_gives_the_sizes_of_models_and_devices() -> None:
         FleetSpec.of(load_config(None, ["data.name=synthetic"]))
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"teacher": "hfle"}, "learning.teacher.name: unknown assigner 'hfle'"),
-        ({"num_scheduled": (5, 4)}, "learning.num_scheduled"),
-        ({"num_edges": (1, 200)}, "accepted: 1 to 127"),
-    ],
-)
+@pytest.mark.parametrize("change, message", refusals("rl/fleets"))
 def test_bad_specifications_are_refused(change, message) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(SPEC, **change)

@@ -250,11 +250,7 @@ def test_unknown_devices_are_explored_by_speed() -> None:
 
 
 def test_exploration_decays_to_its_smallest_value() -> None:
-    seen = {
-        "last_utility": [9.0] * 5 + [np.nan],
-        "last_round": [4] * 5 + [0],
-        "last_delay_s": [1.0] * 5 + [np.nan],
-    }
+    seen = {"last_utility": [9.0] * 5 + [np.nan], "last_round": [4] * 5 + [0], "last_delay_s": [1.0] * 5 + [np.nan]}
     options = {"exploration": 1.0, "decay": 0.5, "least_exploration": 0.0}
     early = choose_devices(oort(**options), toy.context(EQUAL, 2, **seen))
     late = choose_devices(oort(**options), toy.context(EQUAL, 9, **seen))

@@ -17,7 +17,7 @@ from hflray.experiment.record import RoundRecord
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices
 from hflray.scheduling.base import highest, weighted_draw
 from hflray.scheduling.context import best_edges, nominal_iteration
-from tests.conftest import small_config
+from tests.conftest import refusals, small_config
 from tests.scheduling import toy
 
 SEEN: list[tuple[str, Any]] = []
@@ -229,19 +229,7 @@ class Both(Liar):
         return self.answer
 
 
-@pytest.mark.parametrize(
-    "devices, edges, fact",
-    [
-        ([0, 1], None, "shape"),
-        ([0, 1, 2, 3, 4, 99], None, "device 99"),
-        ([0, 1, 2, 3, 4, 4], None, "twice"),
-        ([0.5] * 6, None, "float64"),
-        ([0, 1, 2, 3, 4, 99], [0] * 6, "device 99"),
-        ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0], "edge 3"),
-        ([0, 1, 2, 3, 4, 5], [0] * 5, "shape"),
-        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "float64"),
-    ],
-)
+@pytest.mark.parametrize("devices, edges, fact", refusals("scheduling/choices"))
 def test_a_choice_that_cannot_be_is_the_schedulers_error(devices: Any, edges: Any, fact: str) -> None:
     Liar.answer = Both.answer = np.array(devices) if edges is None else (devices, edges)
     name = "liar" if edges is None else "both"

@@ -14,13 +14,7 @@ from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler, choose_devices
 from hflray.scheduling.context import BEFORE_CLASSES, device_rows, nominal_iteration
-from hflray.scheduling.learned import (
-    Learned,
-    ScoreNetwork,
-    ScoreSpec,
-    load_scores,
-    scores_of,
-)
+from hflray.scheduling.learned import Learned, ScoreNetwork, ScoreSpec, load_scores, scores_of
 from tests.scheduling import toy
 
 FLEET = toy.fleet(np.geomspace(1e-13, 1e-11, 8)[:, None] * np.ones((1, 2)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from hflray.errors import ConfigError
 from hflray.support import limits
+from hflray.support.limits import within
 
 
 @pytest.mark.parametrize("kib, fits", [(1_500_000, False), (4_000_000, False), (4_718_592, True), (-1, True)])
@@ -34,3 +37,21 @@ def test_a_sweep_in_a_shell_with_that_limit_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"error: ulimit -v: got {kib:,} KiB")
     assert len((done.stdout + done.stderr).splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+# `hflray.support.limits`: a call ends in time, with its value, with its error, or with a TimeoutError.
+
+
+def test_a_call_gives_its_value_or_its_error() -> None:
+    assert within(60, lambda: None) is None
+    assert within(60, lambda: [1]) == [1]
+    with pytest.raises(ZeroDivisionError):
+        within(60, lambda: 1 // 0)
+
+
+def test_a_call_that_takes_longer_is_left_alone() -> None:
+    begin, stop = time.monotonic(), threading.Event()
+    with pytest.raises(TimeoutError, match="no answer in 0 s"):
+        within(0.1, lambda: stop.wait(60))
+    assert time.monotonic() - begin < 30
+    stop.set()

@@ -23,6 +23,7 @@ import pytest
 from hflray.errors import ConfigError
 from hflray.support import private
 from hflray.support.private import cache_folder, changeable, own_compiled_code, private_folder
+from tests.conftest import own_module
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
@@ -181,17 +182,7 @@ def test_who_can_change_a_folder(tmp_path: Path, monkeypatch, mode: int, own_gro
     assert bool(changeable(place / "deeper")) == others
 
 
-SWEEP = """
-name: doors
-experiment:
-  max_rounds: 3
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 4}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2}
-tune: {cpus_per_trial: 2}
-"""
+SWEEP = Path(__file__).with_name("doors.yaml").read_text(encoding="utf-8")
 
 
 def listeners(process: psutil.Process) -> set[tuple[str, str]]:
@@ -207,48 +198,7 @@ def listeners(process: psutil.Process) -> set[tuple[str, str]]:
     return pairs
 
 
-STRANGER = """
-import errno, json, os, socket, sys
-from pathlib import Path
-from ray._raylet import GcsClient
-ray, home, driver, raylet, address, uid = sys.argv[1:]
-uid = int(uid)
-os.setgroups([])
-os.setresgid(uid, uid, uid)
-os.setresuid(uid, uid, uid)
-session = Path(ray) / "session_latest"
-descriptors, caches = Path(f"/proc/{raylet}/fd"), Path(home) / ".cache" / "hflray"
-
-def connect(name):
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(session / "sockets" / name))
-
-tries = {
-    "list Ray's folder": lambda: os.listdir(ray),
-    "list the session": lambda: os.listdir(session),
-    "read a log": lambda: (session / "logs" / "raylet.out").read_text(),
-    "stage a file": lambda: (session / "runtime_resources" / "working_dir_files" / "x.py").write_text("evil"),
-    "name another Ray": lambda: (Path(ray) / "ray_current_cluster").write_text("127.0.0.1:1"),
-    "join the raylet": lambda: connect("raylet"),
-    "join the object store": lambda: connect("plasma_store"),
-    "open the store's memory": lambda: [open(file, "rb") for file in descriptors.iterdir()],
-    "read the token": lambda: (Path(home) / ".ray" / "auth_token").read_text(),
-    "read the environment": lambda: Path(f"/proc/{driver}/environ").read_text(),
-    "put code into a cache": lambda: [(place / "x.so").write_text("evil") for place in caches.iterdir()],
-    "ask the GCS": lambda: GcsClient(address).get_all_node_info(timeout=5),
-    "move the session away": lambda: session.rename(session.with_name("taken")),
-}
-answers = {}
-for name, act in tries.items():
-    try:
-        act()
-        answers[name] = "done"
-    except OSError as error:
-        answers[name] = errno.errorcode[error.errno]
-    except Exception as error:
-        answers[name] = type(error).__name__
-print(json.dumps(answers))
-"""
+STRANGER = own_module("stranger")
 REFUSED = {"EACCES", "EPERM", "AuthenticationError"}
 
 

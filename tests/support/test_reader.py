@@ -12,15 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from hflray.support.reader import (
-    MOST_DEPTH,
-    UnfitError,
-    parse_json,
-    parse_yaml,
-    read_bytes,
-    read_parquet,
-    unzip,
-)
+from hflray.support.reader import MOST_DEPTH, UnfitError, parse_json, parse_yaml, read_bytes, read_parquet, unzip
 
 
 def test_a_plain_file_is_read_in_parts(tmp_path: Path) -> None:

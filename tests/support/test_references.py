@@ -18,26 +18,9 @@ import pytest
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import references
+from tests.conftest import cases, own_module, refusals
 
-TEXT = '''"""A file of the user's."""
-from __future__ import annotations
-
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-
-@dataclass
-class Thing:
-    count: ClassVar[int] = 3
-    values: list[int] = field(default_factory=list)
-
-    def fail(self):
-        return self.values[7]
-
-
-def make():
-    return Thing([1])
-'''
+TEXT = own_module("dataclass")
 
 
 @pytest.fixture(autouse=True)
@@ -67,22 +50,10 @@ def refusal(function, *arguments):
     return message
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("mine.py:Thing", ("mine.py", "Thing", "")),
-        ("ideas/mine.py:Thing", ("ideas/mine.py", "Thing", "")),
-        ("/a b/Größe.py:Maß", ("/a b/Größe.py", "Maß", "")),
-        ("package.module:Thing", ("package.module", "Thing", "")),
-        (f"mine.py:Thing@sha256:{'a' * 64}", ("mine.py", "Thing", "a" * 64)),
-        *[(name, None) for name in ("ikc", "mine.py", "mine.py:", ":Thing", "a:b:c", "a.npz", ".py:x", "s3://a/b")],
-        ("mine.py:Thing@sha256:12", None),
-        ("mine.py:1st", None),
-    ],
-)
+@pytest.mark.parametrize("name, parts", cases("support/forms"))
 def test_the_form_of_a_reference(name, parts):
     reference = references.parse(name)
-    assert (None if reference is None else tuple(reference)) == parts
+    assert (None if reference is None else list(reference)) == parts
 
 
 def test_a_pinned_name_holds_the_hash_of_the_files_bytes(tmp_path):
@@ -166,20 +137,7 @@ def test_an_actors_error_is_blamed_on_the_users_line_as_well(tmp_path):
     assert references.blame(RayTaskError(text)) == "mine.py:14: KeyError: 'a'"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("class Thing(:\n", "mine.py:1: SyntaxError: invalid syntax; correct the file"),
-        ("\nimport hflray_no_such\n", "mine.py:2: ModuleNotFoundError: No module named 'hflray_no_such'; correct the"),
-        ("x = 1\ny = x.foo\n", "mine.py:2: AttributeError: 'int' object has no attribute 'foo'; correct the file"),
-        ("raise SystemExit(3)\n", "mine.py:1: SystemExit: 3; correct the file"),
-        ("class Other: pass\nclass Thin: pass\n", "mine.py has no 'Thing'; did you mean 'Thin'?; it has: Other, Thin;"),
-        ("import numpy as Thin\n", "mine.py has no 'Thing'; it has: no class or function; correct the name"),
-        ("from .beside import x\n", "mine.py:1: it imports relatively from its own folder, and a reference takes one"),
-        ("def f():\n    import beside\n", "mine.py:2: it imports 'beside' from its own folder, and a reference takes"),
-        ("\0", "mine.py: SyntaxError: source code string cannot contain null bytes; correct the file"),
-    ],
-)
+@pytest.mark.parametrize("text, message", refusals("support/references"))
 def test_a_mistake_in_the_file_is_one_line(tmp_path, text, message):
     written(tmp_path, text)
     written(tmp_path, "x = 1\n", "beside.py")

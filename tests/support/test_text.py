@@ -21,6 +21,7 @@ from hflray.support.text import (
     shorten,
     shown_address,
 )
+from tests.conftest import cases
 from tests.hostile import BREAKING, NAMES
 
 anything = st.text(st.characters(categories=None)) | st.sampled_from([*NAMES, *BREAKING])
@@ -72,24 +73,7 @@ def test_names_of_runs_keep_their_stems() -> None:
     assert as_file_stem("seed=1") == "seed_1"
 
 
-@pytest.mark.parametrize(
-    "address, shown, secret",
-    [
-        ("http://me:pw@host:5000/x", "http://host:5000/x", True),
-        ("http://token@host", "http://host", True),
-        ("http://host:5000/x@y", "http://host:5000/x@y", False),
-        ("http://me:a/b?c#d@host/", "http://host/", True),
-        ("http://me:p@ss@host/x", "http://host/x", True),
-        ("postgresql://me@host/db", "postgresql://host/db", False),
-        ("mysql+pymysql://me:p%40@host/db?x=1&password=s", "mysql+pymysql://host/db?x=1&password=…", True),
-        ("s3://KEY:SECRET@bucket/x?region=eu", "s3://bucket/x?region=eu", True),
-        ("s3://bucket/x?endpoint_override=host", "s3://bucket/x?endpoint_override=host", False),
-        ("https://host/?token=abc&x=1", "https://host/?token=…&x=1", True),
-        ("mssql+pyodbc:///?odbc_connect=PWD%3Dx", "mssql+pyodbc:///?odbc_connect=…", True),
-        ("sqlite:////a:b@c/d.db", "sqlite:////a:b@c/d.db", False),
-        ("mine.py:Thing", "mine.py:Thing", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("address, shown, secret", cases("support/addresses"))
 def test_an_address_is_shown_without_its_secrets(address: str, shown: str, secret: bool) -> None:
     assert shown_address(address) == shown
     assert holds_secret(address) == secret

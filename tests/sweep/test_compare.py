@@ -17,13 +17,7 @@ from hflray import metrics
 from hflray.command.compare import main
 from hflray.support.text import one_line
 from hflray.sweep import compare, load_sweep
-from hflray.sweep.compare import (
-    Outcome,
-    closing_table,
-    comparison_lines,
-    comparison_url,
-    open_charts,
-)
+from hflray.sweep.compare import Outcome, closing_table, comparison_lines, comparison_url, open_charts
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal, Tracker, default_uri
 from tests.conftest import small_config

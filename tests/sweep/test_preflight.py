@@ -13,13 +13,9 @@ from hflray.sweep.preflight import check_metrics, check_trials, estimate
 from tests.conftest import says
 
 SMALL = [
-    "fleet.num_devices=12",
-    "scheduling.num_scheduled=4",
-    "max_rounds=2",
-    "training.local_iterations=1",
-    "training.kernel=eager",
-    "training.threads=1",
-]
+    "fleet.num_devices=12", "scheduling.num_scheduled=4", "max_rounds=2", "training.local_iterations=1",
+    "training.kernel=eager", "training.threads=1",
+]  # fmt: skip
 
 
 def test_each_data_set_is_loaded_once_and_described() -> None:

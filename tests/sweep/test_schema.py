@@ -14,6 +14,7 @@ from hflray.errors import ConfigError
 from hflray.support.shipped import sweep_files
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.schema import sweep_schema, text
+from tests.conftest import cases, refusals
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sweep_files()
@@ -52,52 +53,12 @@ def test_every_key_can_be_swept(validator):
     assert mistakes(validator, {"sweep": sweep}) == []
 
 
-FITS = [
-    "{}",
-    "sweep: {scheduling.options.depth: {grid: [1, 2]}}",
-    "experiment: {scheduling: {name: my_own_scheduler, options: {depth: 3}}}",
-    "experiment: {fleet: {power_dbm: 10, samples: [400, 700]}, learning: {epsilon: 0.1}}",
-    "experiment: {fleet: null}\nsweep:\ntune:",
-    "experiment: {clock: {edge: all}}\nsweep: {clock.edge: {grid: [all, {first: 3}]}}",
-    "experiment: {clock: {edge: {first: 0.5, deadline_s: 2}}}",
-    "sweep: {training.learning_rate: {loguniform: [0.001, 0.1]}, cost.delay_weight: {zip: [1, 0.1]}}",
-    "experiment: {assignment: {polish_ms: optimum, policy: null}, data: {name: ./mine.npz}}",
-]
-
-
-@pytest.mark.parametrize("source", FITS)
+@pytest.mark.parametrize("source", cases("sweep/fits"))
 def test_what_hflray_reads_fits(validator, source):
     assert mistakes(validator, parse_yaml(source, "test")) == []
 
 
-MISTAKES = [
-    "naame: x",
-    "name: -x",
-    "task: experiments",
-    "experiment: 3",
-    "experiment: {max_rounds: many}",
-    "experiment: {max_rounds: 0}",
-    "experiment: {max_round: 3}",
-    "experiment: {fleet: {num_devices: true}}",
-    "experiment: {fleet: {noise: -174}}",
-    "experiment: {fleet: {power_dbm: [0, 1, 2]}}",
-    "experiment: {allocation: {method: newtn}}",
-    "experiment: {tracking: {sinks: csv}}",
-    "experiment: {scheduling: [ikc]}",
-    "sweep: {scheduling.num_schedule: {grid: [1]}}",
-    "sweep: {scheduling.num_scheduled: [10, 30]}",
-    "sweep: {scheduling.num_scheduled: {grid: [ten]}}",
-    "sweep: {scheduling.num_scheduled: {grid: []}}",
-    "sweep: {scheduling.num_scheduled: {grid: [1], zip: [1]}}",
-    "sweep: {scheduling.num_scheduled: {}}",
-    "sweep: {cost.delay_weight: {uniform: [1]}}",
-    "tune: {cpus: 2}",
-    "tune: {stop: {round/objectiv: 0.9}}",
-    "tune: {early_stopping: {metric: objective_to_target}}",
-]
-
-
-@pytest.mark.parametrize("source", MISTAKES)
+@pytest.mark.parametrize("source", refusals("sweep/schema"))
 def test_a_mistake_does_not_fit_and_hflray_refuses_it_too(validator, source, tmp_path):
     assert mistakes(validator, parse_yaml(source, "test"))
     path = tmp_path / "wrong.yaml"

@@ -264,17 +264,7 @@ def test_a_password_that_an_older_hflray_has_stored_is_not_read_again(tmp_path) 
 
 
 CANARIES = ("canary-in-the-address", "canary-in-the-token", "canary-of-the-cloud")
-SWEEP = """
-name: secret
-experiment:
-  max_rounds: 2
-  data: {name: synthetic, samples_per_device: [20, 40]}
-  fleet: {num_devices: 6, num_edges: 2}
-  scheduling: {name: fedavg, num_scheduled: 3}
-  assignment: {name: geographic}
-  training: {local_iterations: 1, edge_iterations: 1, batch_size: 16}
-tracking: {uri: URI, sinks: [mlflow, csv]}
-"""
+SWEEP = Path(__file__).with_name("secret.yaml").read_text(encoding="utf-8")
 
 
 def command_lines(found: set[str], over: threading.Event) -> None:

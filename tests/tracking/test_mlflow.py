@@ -32,7 +32,7 @@ from hflray.models.problem import ModelSpec, Problem
 from hflray.support import checkpoint
 from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
 from hflray.tracking import mlflow as module
-from tests.conftest import small_config
+from tests.conftest import cases, small_config
 from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
 from tests.servers import mlflow_server
@@ -59,17 +59,7 @@ def test_a_results_path_may_have_any_characters(tmp_path: Path) -> None:
     assert list(results.glob(f"artifacts/{run_id}/artifacts/config.yaml"))
 
 
-@pytest.mark.parametrize(
-    "uri, path",
-    [
-        ("sqlite:////a/b c.db", "/a/b c.db"),
-        ("sqlite+pysqlite:////a/50%2520/x.db", "/a/50%20/x.db"),
-        ("sqlite:///rel.db", "rel.db"),
-        ("sqlite:////a.db?mode=ro", None),
-        ("http://server", None),
-        ("postgresql:///x", None),
-    ],
-)
+@pytest.mark.parametrize("uri, path", cases("tracking/databases"))
 def test_the_path_of_a_database_is_that_of_sqlalchemy(uri: str, path: str | None) -> None:
     assert module.database_path(uri) == (None if path is None else Path(path))
     if path is not None:

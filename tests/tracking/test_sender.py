@@ -17,7 +17,7 @@ from hflray.support import references
 from hflray.tracking import Files, Journal, Place, Run, Tracker, sender
 from hflray.tracking.csv import CSVSink
 from hflray.tracking.sink import is_bug, opened
-from tests.conftest import says, small_config
+from tests.conftest import cases, own_module, refusal, refusals, says, small_config
 from tests.tracking.diary import Diary, until
 
 
@@ -114,21 +114,7 @@ def test_a_process_that_dies_after_a_call_leaves_nothing_that_is_sent_twice(open
     dead.set()
 
 
-@pytest.mark.parametrize(
-    "events, opened, artifacts",
-    [
-        ("start 1 2 3 end", 1, 1),
-        ("start 1 2 error start 3 end", 2, 1),  # a trial that failed starts again
-        ("start 1 2 error 3 end", 2, 1),
-        ("start 1 2 end start 3 end", 2, 2),
-        ("start 1 2 end start end 3 end", 3, 3),
-        ("start 1 2 restart start 2 3 end", 3, 1),  # a trial that continues repeats a round
-        ("start 1 2 3 restart start end", 3, 1),
-        ("start 1 2 end restart start 2 3 end", 3, 2),
-        ("start 1 2 tables restart start 3 end", 3, 1),
-        ("start 1 2 restart lost start 1 2 3 end", 3, 1),  # its journal is lost, and its rounds are made again
-    ],
-)
+@pytest.mark.parametrize("events, opened, artifacts", cases("tracking/events"))
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_run_arrives_whole_in_any_order_of_events(opens, events, opened, artifacts, at_once: bool) -> None:
     """The tracker sees each event alone, or all events of a process at once; a restart is another process."""
@@ -410,34 +396,7 @@ def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(
     assert whole(page, 1)
 
 
-OWN = """import json
-import hflray.tracking
-
-
-class Mine(hflray.tracking.Sink):
-    title = "mine"
-
-    def __init__(self, place):
-        self.where = str(place.folder)
-        self.path = place.folder / "got.txt"
-
-    def connect(self):
-        CONNECT
-
-    def open(self, run):
-        return OPEN
-
-    def rounds(self, run, rounds):
-        ROUNDS
-        with self.path.open("a") as file:
-            file.writelines(f"{each.number}\\n" for each in rounds)
-
-    def end(self, run, ending):
-        END
-
-    def seen_at(self):
-        return SEEN
-"""
+OWN = own_module("sink")
 RIGHT = {"CONNECT": "pass", "OPEN": "-1", "ROUNDS": "pass", "END": "pass", "SEEN": "None"}
 
 
@@ -498,26 +457,11 @@ def test_a_bug_of_a_tracker_is_named_at_once_and_the_journal_is_whole(
 def test_what_open_returns_wrongly_is_a_bug(diary, tmp_path: Path, returned: object) -> None:
     sink = Diary(Place("", "", "", tmp_path))
     sink.open = lambda run: returned  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, "Diary", "returned", "accepted: the number of the last round", "method open"):
         opened(sink, Run("t1", "t1"))
-    assert says(str(error.value), "Diary", "returned", "accepted: the number of the last round", "method open")
 
 
-@pytest.mark.parametrize(
-    "change, said",
-    [
-        ({"CONNECT": "run"}, "fails (own.py:13: NameError"),
-        ({"CONNECT": "int('x')"}, "fails (own.py:13: ValueError"),
-        ({"place.folder /": "place.nowhere /"}, "cannot be built (own.py:10: AttributeError"),
-        ({'title = "mine"': "title = 3"}, "returned the int 3 as its title"),
-        ({"self.where = ": "self.there = "}, "returned None as its where"),
-        (
-            {"Mine(hflray.tracking.Sink)": "Mine"},
-            "returned a Mine; accepted: a class that extends hflray.tracking.Sink",
-        ),
-        ({"open(self, run)": "close(self, run)"}, "has no method 'open'"),
-    ],
-)
+@pytest.mark.parametrize("change, said", refusals("tracking/sinks_of_ones_own"))
 def test_a_tracker_that_cannot_begin_is_refused_before_any_training(
     tmp_path: Path, change: dict[str, str], said: str
 ) -> None:

@@ -15,16 +15,7 @@ from hflray.config import to_yaml
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.checksum import stamped
-from hflray.tracking import (
-    Ending,
-    Run,
-    Tracker,
-    default_uri,
-    main,
-    read_journal,
-    sender,
-    titles,
-)
+from hflray.tracking import Ending, Run, Tracker, default_uri, main, read_journal, sender, titles
 from tests.conftest import says, small_config
 from tests.tracking.test_sender import OWN, RIGHT, own_sink, run_with
 

@@ -208,13 +208,7 @@ def privacy(sweep: SweepRecord) -> str:
     return "\n".join(lines)
 
 
-QUESTIONS = {
-    "rules": rules,
-    "rules_all": rules,
-    "compression": compression,
-    "privacy": privacy,
-    "faulty": faulty,
-}
+QUESTIONS = {"rules": rules, "rules_all": rules, "compression": compression, "privacy": privacy, "faulty": faulty}
 
 
 def print_tables(questions: dict[str, Callable[[SweepRecord], str]], about: str) -> None:

@@ -49,10 +49,7 @@ def test_devices_trained_together_get_the_models_of_separate_training(kind, star
         job = make_job(kernel=kernel, local_iteration=kind, learning_rate=0.05)
         results[kernel] = exact_sums(DeviceHost(job, data), task, start, other)
     for samples, begin, alone, together in zip((10, 17), (start, other), *results.values(), strict=True):
-        expected, model = (
-            mean(alone, samples, fraction_bits(27)),
-            mean(together, samples, fraction_bits(27)),
-        )
+        expected, model = (mean(alone, samples, fraction_bits(27)), mean(together, samples, fraction_bits(27)))
         assert relative(model, expected, begin) < 1e-5
 
 

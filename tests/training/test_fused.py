@@ -17,6 +17,7 @@ from hflray.support import native as support
 from hflray.training.fused import FusedKernel, fused_library
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable
+from tests.conftest import own_module
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (2, 18, 19), (1, 16, 16)]
 # Instruction sets without AVX, with vectors of 8 numbers, and with vectors of 16.
@@ -233,29 +234,7 @@ def test_wrong_inputs_are_refused() -> None:
         kernel.step(np.arange(5))
 
 
-GUARDED = """
-import ctypes, mmap, numpy as np, sys, torch
-from hflray.models import build_model, init_vector
-from hflray.training.fused import FusedKernel
-
-shape = tuple(map(int, sys.argv[1].split(",")))
-kernel = FusedKernel(build_model("hfl", shape, 10), shape, 0.05, sys.argv[2] != "float32", sys.argv[2] == "all")
-kernel.load(init_vector(build_model("hfl", shape, 10), np.random.default_rng(1)))
-count = 3 * int(np.prod(shape))
-pages = -(-4 * count // mmap.PAGESIZE)
-memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
-address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-last = ctypes.c_void_p(address + pages * mmap.PAGESIZE)
-assert ctypes.CDLL(None).mprotect(last, mmap.PAGESIZE, 0) == 0
-images = np.frombuffer(memory, np.float32, count, pages * mmap.PAGESIZE - 4 * count)
-images[:] = np.random.default_rng(2).standard_normal(count)
-kernel.hold(torch.from_numpy(images).view(3, *shape), torch.arange(3))
-kernel.step(np.arange(3))
-assert np.isfinite(kernel.vector()).all()
-print("in bounds")
-import os
-os._exit(0)
-"""
+GUARDED = own_module("behind_the_last_image")
 
 
 @pytest.mark.parametrize("shape", ["1,28,28", "3,32,32", "2,18,19"])

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from hflray import registry
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
-from hflray.experiment import Experiment
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training import network_check
 from hflray.training.network_check import check_network
-from tests.conftest import small_config
 from tests.training.test_local import IMAGES, colour_data
 
 TRAINING = TrainingConfig(batch_size=4)
@@ -106,10 +104,7 @@ class Wanders(User):
         (changed(lambda net: net.double()), "trains 'last.weight' as torch.float64"),
         (changed(lambda net: setattr(net, "last", nn.LazyLinear(3))), "lazy tensor 'last.weight'"),
         (Wanders, "has another 'frozen' each time that it is built"),
-        (
-            changed(lambda net: 1 / 0),
-            "cannot be built: ZeroDivisionError: division by zero; correct the network",
-        ),
+        (changed(lambda net: 1 / 0), "cannot be built: ZeroDivisionError: division by zero; correct the network"),
     ],
 )
 def test_what_does_not_fit_is_named_in_one_line(factory: Callable[..., nn.Module], message: str) -> None:
@@ -147,10 +142,3 @@ def test_a_gpu_refuses_what_it_cannot_train() -> None:
     dropout = Problem(IMAGES, 3, model=ModelSpec.of("mlp", {"dropout": 0.5}))
     with pytest.raises(ConfigError, match=r"'mlp' cannot be trained so .*randomness.*set training.device to cpu"):
         check_network(dropout, on_gpu, 0, colour_data())
-
-
-def test_a_network_for_features_that_gets_tokens_says_so() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'mlp' cannot read .* which are tokens because they are integers \(features"
-    ):
-        Experiment(small_config("data.name=pydoc_topics", "model.name=mlp"))

@@ -64,11 +64,6 @@ def test_nothing_released_costs_nothing_and_more_releases_cost_more() -> None:
     assert len(set(each)) == 4
 
 
-def test_a_limit_without_privacy_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"target\.epsilon: got 3 with privacy\.clip = null"):
-        ExperimentConfig.model_validate({"target": {"epsilon": 3.0}})
-
-
 def frame_of(deviation: float, count: int = 4, **changes: int) -> Frame:
     return replace(Frame("edge", 0, 1, 0, count, count, 0, fraction_bits(count), 7, deviation), **changes)
 

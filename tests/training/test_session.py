@@ -13,6 +13,7 @@ from filelock import FileLock
 from hflray.training import session
 from hflray.training.session import MARK, MAX_ENDED_FOLDERS, Session, remove, remove_ended, take_over
 from hflray.training.start import start_ray
+from tests.conftest import own_module
 
 
 def make(root: Path, number: int, marked: bool = True) -> Path:
@@ -88,13 +89,7 @@ def test_a_second_ray_of_the_process_ends_the_folder_of_the_first(tmp_path) -> N
     assert not list(tmp_path.iterdir())
 
 
-RAY = """
-import ray
-from hflray.training.start import start_ray
-start_ray(1)
-print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
-{after}
-"""
+RAY = own_module("ray_session")
 
 
 @pytest.mark.parametrize("after", ["", "raise ValueError"])

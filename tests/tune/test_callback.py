@@ -21,7 +21,7 @@ from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
 from hflray.tune import callback as module
 from hflray.tune.callback import SweepCallback
-from tests.conftest import SMALL
+from tests.conftest import SMALL, cases
 from tests.tracking import conftest as tracking
 
 diary = tracking.diary  # a fixture
@@ -81,18 +81,7 @@ def told(tmp_path, diary) -> Iterator[tuple[SweepCallback, Screen, Any]]:
 RESULT = {"round": 1, "metrics": {"accuracy": 0.5, "round/objective": 1.0}}
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        ["error"],
-        ["recover", "error"],
-        ["recover", "recover", "start", "result", "complete"],
-        ["complete"],
-        ["result", "complete"],
-        ["start", "error", "start", "complete"],
-        ["start", "result", "complete", "complete"],
-    ],
-)
+@pytest.mark.parametrize("events", cases("tune/events"))
 def test_the_events_of_a_trial_come_in_any_order(told, events: list[str]) -> None:
     """A trial whose actor is lost while it is created fails without a start, and begins a run all the same."""
     callback, screen, trial = told
@@ -183,17 +172,7 @@ def test_tune_keeps_little_of_an_ended_trial() -> None:
     assert len(data.get_json_state()) < before / 10
 
 
-@pytest.mark.parametrize(
-    "last, values, reason",
-    [
-        (None, {}, None),
-        (3, {"accuracy": 0.9}, None),  # its last round
-        (2, {"accuracy": 0.9, "rounds_to_target": 2.0}, None),
-        (2, {"accuracy": 0.9}, "accuracy reached 0.8 in round 2"),
-        (2, {"accuracy": 0.1, "validation_accuracy": 0.9}, "validation_accuracy reached 0.8 in round 2"),
-        (2, {"accuracy": 0.1}, "asha after round 2"),
-    ],
-)
+@pytest.mark.parametrize("last, values, reason", cases("tune/endings"))
 def test_why_a_trial_ended_early(last, values, reason) -> None:
     file = load_sweep(None, ["max_rounds=3", "tune.stop={accuracy: 0.8}", "tune.early_stopping={metric: accuracy}"])
     (trial, *_) = expand(file)

@@ -26,21 +26,9 @@ from hflray.sweep.results import new_folder
 from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Journal, Tracker, default_uri
 from hflray.tune import cli
-from tests.conftest import says
+from tests.conftest import own_module, refusals, says
 
-SWEEP = """
-name: tiny
-experiment:
-  max_rounds: 2
-  data: {name: digits}
-  fleet: {num_devices: 12, num_edges: 2}
-  scheduling: {num_scheduled: 4, num_clusters: 5}
-  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
-  checkpoint: {every: 1}
-sweep:
-  training.learning_rate: {zip: [0.01, 1.0e+20]}
-  scheduling.name: {zip: [ikc, fedavg]}
-"""
+SWEEP = Path(__file__).with_name("tiny.yaml").read_text(encoding="utf-8")
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -169,26 +157,7 @@ def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -
     assert os.listdir(tmp_path) == []
 
 
-MISTAKES = [  # one of each place that finds some; tests/config, tests/data, tests/world and tests/inputs have all
-    (("--set", "sheduling.num_scheduled=3"), ("sheduling",)),
-    (("--set", "nonsense"), ("KEY=VALUE",)),
-    (("--set", "scheduling.num_scheduled=21"), ("scheduling.num_scheduled: 21", "1 to 20")),
-    (("--set", "data.samples_per_device=5000"), ("samples",)),
-    (("--set", "data.name=nowhere.npz"), ("nowhere.npz",)),
-    (("--set", "data.name=fashion_mnist", "--data-root", "nowhere"), ("fashion_mnist.npz",)),
-    (("--set", "data.name=small.npz"), ("16",)),
-    (("--set", "data.name=cut.npz"), ("cut.npz",)),
-    (("--set", "target.metric=own.py:f"), ("target.metric: own.py:f fails (own.py:2: AttributeError",)),
-    (("--set", "world.edge_failure.trace=trace.csv"), ("row 2, column edge: got '3'", "0 to 2")),
-    (("--set", "tune.population={}"), ("tune.samples: got 1", "at least 2")),
-    (("--set", "tune.stop={acuracy: 0.5}"), ("acuracy", "'accuracy'")),
-    (("list.yaml",), ("mapping",)),
-    (("missing.yaml",), ("missing.yaml",)),
-    (("--results", "list.yaml"), ("list.yaml",)),  # a file in place of the folder, as a read-only or full disk
-]
-
-
-@pytest.mark.parametrize("arguments, facts", MISTAKES)
+@pytest.mark.parametrize("arguments, facts", refusals("tune/cli"))
 def test_a_mistake_gives_one_line_and_leaves_no_file(run_in_process, tmp_path, monkeypatch, arguments, facts) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
     (tmp_path / "own.py").write_text("def f(outputs, targets):\n    return outputs.no_such_thing\n")
@@ -208,19 +177,7 @@ def test_a_mistake_gives_one_line_and_leaves_no_file(run_in_process, tmp_path, m
     assert sorted(os.listdir(tmp_path)) == before
 
 
-OWN_SINK = """import hflray.tracking
-class Mine(hflray.tracking.Sink):
-    title = "mine"
-    def __init__(self, place):
-        self.where = str(place.folder)
-        LINE
-    def open(self, run):
-        return -1
-    def rounds(self, run, rounds):
-        pass
-    def end(self, run, ending):
-        pass
-"""
+OWN_SINK = own_module("small_sink")
 
 
 @pytest.mark.parametrize("line", ["place['x']", "self.where = None", "open(place.folder / 'log.txt', 'w').close()"])

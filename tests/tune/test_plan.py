@@ -12,7 +12,7 @@ from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.tracking.sink import Ending, Round
 from hflray.tune.plan import SEARCHED, SEEDS, answer, plan_file, settings_of, table_of, write_plan
 from hflray.tune.search import SEED, DrawnTrial
-from tests.conftest import SMALL, says
+from tests.conftest import SMALL, refusal, refusals, says
 from tests.tune import replay
 
 H = "scheduling.num_scheduled"
@@ -119,20 +119,10 @@ def test_a_plan_searches_what_is_not_fixed_from_the_files_own_values_on() -> Non
     assert file.tune.samples == 7
 
 
-@pytest.mark.parametrize(
-    "overrides, fixed, facts",
-    [
-        (["sweep.seed={grid: [0, 1]}"], [], ("sweep.seed", "--set seed=")),
-        (["task=clustering"], [], ("task: got clustering", "experiment")),
-        (["tune.stop={accuracy: 0.5}"], [], ("tune.stop", "remove it")),
-        ([], [*SEARCHED], ("--set", "fixed")),
-    ],
-)
+@pytest.mark.parametrize("overrides, fixed, facts", refusals("tune/plan"))
 def test_each_mistake_in_a_file_is_one_line(overrides, fixed, facts) -> None:
-    with pytest.raises(ConfigError) as error:
+    with refusal(ConfigError, *facts):
         plan_file(load_sweep(None, [*SMALL, *overrides]), fixed, 0.8, None, None)
-    assert says(str(error.value), *facts)
-    assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="no plan"):
         settings_of(load_sweep(None, SMALL), [])
 

@@ -24,7 +24,7 @@ from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES, parameters
 from hflray.tune.population import SCORE, Population, Standing, exchanges, line_of, score, standing
-from tests.conftest import small_config
+from tests.conftest import cases, small_config
 
 pytestmark = pytest.mark.timeout(300)
 OVERRIDES = [
@@ -436,16 +436,7 @@ def test_the_worst_adopt_the_best_whatever_the_order_of_arrival() -> None:
     assert [*adopt(scores, "tune.population.mode=min")] == ["d", "e"]
 
 
-@pytest.mark.parametrize(
-    ("scores", "losers"),
-    [
-        ({"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5}, ["c", "d"]),  # of equal ones the first names are better
-        ({"a": math.nan, "b": 0.1, "c": 0.2, "d": math.nan}, ["a", "d"]),
-        ({"a": 0.1}, []),
-        ({"a": 0.2, "b": 0.1, "c": 0.3}, ["b"]),  # at most half
-        ({}, []),
-    ],
-)
+@pytest.mark.parametrize("scores, losers", cases("tune/ties"))
 def test_ties_missing_scores_and_small_populations(scores, losers) -> None:
     assert [*adopt(scores, "tune.population.replaced=0.5")] == losers
 

@@ -26,6 +26,7 @@ from hflray.tracking.sink import Ending, Run
 from hflray.tune import storage as module
 from hflray.tune.storage import LeaseLostError, Storage, check_storage, fetch
 from tests.cluster import test_storage as cluster
+from tests.conftest import cases
 
 s3 = cluster.s3  # a fixture
 LEASE_S = 0.8
@@ -158,19 +159,7 @@ def pieces(folder: SweepFolder, **content: str) -> None:
         path.write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("content", "whole"),
-    [
-        ({"p000000000000": "one\n", "p000000000004": "two\n"}, "one\ntwo\n"),  # of an older hflray
-        ({"p000000000000": "one\n", "p000001_000000000004": "TWO\n"}, "one\nTWO\n"),
-        ({"p1_0": "one\n", "p1_4": "two\n", "p1_8": "late\n", "p2_4": "two\n", "p2_8": "three\n"}, "one\ntwo\nthree\n"),
-        ({"p1_0": "one\n", "p1_8": "late\n", "p1_4": "two\n"}, "one\ntwo\nlate\n"),
-        ({"p1_0": "one\n", "p1_9": "gap\n", "p1_4": "two\n", "p2_8": "three\n"}, "one\ntwo\nthree\n"),
-        ({"p1_0": "one\n", "p2_9": "gap\n", "p2_90": "gap\n", "p3_4": "two\n"}, "one\ntwo\n"),
-        ({"p1_0": "one\n", "p1_4": "two\n", "p2_0": ""}, ""),
-        ({"p9_0": "nine\n", "p10_0": "ten\n"}, "ten\n"),  # by number
-    ],
-)
+@pytest.mark.parametrize("content, whole", cases("tune/pieces"))
 def test_later_epochs_win_and_nothing_counts_after_a_gap(folder, opened, content, whole) -> None:
     pieces(folder, **content)
     storage, journal = opened()

@@ -18,7 +18,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.world import World
 from hflray.world.part import Spells
-from tests.conftest import refusal
+from tests.conftest import refusal, refusals
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
 FLEET = Fleet.of(FleetConfig(num_devices=10, num_edges=2), np.random.default_rng(0))
@@ -109,22 +109,7 @@ def test_an_unknown_option_lists_what_a_user_may_set(kind: str, name: str, optio
     assert message == f"{kind} '{name}': unknown option '{option}' (got 3); accepted: {PARTS[kind, name][1]}"
 
 
-@pytest.mark.parametrize(
-    "kind, name, options, facts",
-    [
-        ("availability", "bernoulli", {"probability": 0}, ("options.probability", "got 0", "nobody is ever available")),
-        ("availability", "bernoulli", {"probability": 1.5}, ("options.probability", "got 1.5", "above 0", "at most 1")),
-        ("availability", "markov", {"mean_on_s": -5, "mean_off_s": 1}, ("options.mean_on_s", "got -5", "above 0")),
-        ("availability", "markov", {"mean_on_s": 5}, ("option 'mean_off_s' is missing",)),
-        ("availability", "diurnal", {"amplitude": 2}, ("options.amplitude", "got 2", "from 0 to 1")),
-        ("availability", "diurnal", {"mean": 1.1}, ("options.mean", "got 1.1", "nobody is ever available")),
-        ("mobility", "random_waypoint", {"v_min_m_per_s": 0, "v_max_m_per_s": 1}, ("v_min_m_per_s", "got 0")),
-        ("mobility", "random_waypoint", {"v_min_m_per_s": 2, "v_max_m_per_s": 1}, ("v_max_m_per_s", "got 1", "= 2")),
-        ("mobility", "random_waypoint", {"v_min_m_per_s": 1}, ("option 'v_max_m_per_s' is missing",)),
-        ("mobility", "gauss_markov", {"speed_m_per_s": -1}, ("options.speed_m_per_s", "got -1", "above 0")),
-        *(("fading", "rician", {"k_db": value}, ("options.k_db", "from -60 to 60")) for value in (61, -61, "6", None)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("kind, name, options, facts", refusals("world/parts"))
 def test_a_mistake_names_the_option(
     kind: str, name: str, options: dict[str, Any], facts: tuple[str, ...], links
 ) -> None:

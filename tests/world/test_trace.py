@@ -16,9 +16,13 @@ import pytest
 from hflray import metrics, registry
 from hflray.config import EdgeFailureConfig
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.fleet import Fleet, FleetConfig
 from hflray.sweep import load_sweep, with_absolute_paths
+from hflray.world.fading import LinkTrace
 from hflray.world.faults import edge_failure
 from hflray.world.trace import Switches, Trace
+from tests.conftest import refusals, small_config
 from tests.world.living import living, results
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "traces"
@@ -97,19 +101,10 @@ def test_an_edge_that_is_turned_off_and_on_at_the_same_time_does_not_fail(tmp_pa
     assert edges.up.tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    "lines, message",
-    [
-        (["time_s,device,available", "5,0,1", "4,1,0"], r"row 3, column time_s: is before the row above it; sort"),
-        (["time_s,device,available", "5,3,1"], r"row 2, column device: got '3', which no device of 0 to 2 is called"),
-        (["time_s,device,available", "", "-5,1,1"], r"row 3, column time_s: got '-5'; accepted: a number at least 0"),
-        (["time_s,device,available", "1,1,2"], r"row 2, column available: got '2'; accepted: 0 or 1"),
-        (["time,device,available", "1,1,1"], r"row 1: the columns are time,device,available; accepted: time_s,device"),
-        (["time_s,device,available", "1,1,1", '2,"1,1'], r"row 3: got 2 cells; accepted: 3"),
-        (["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"row 3, column device: got '9{60}', which no dev"),
-        (["time_s,device,available", "0,0,0", "0,1,0", "0,2,0"], r"leaves every device away for ever after its last"),
-    ],
-)
+LONG = ["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"row 3, column device: got '9{60}', which no dev"
+
+
+@pytest.mark.parametrize("lines, message", [*refusals("world/trace"), LONG])
 def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=r"^world\.availability\.options\.path: .*" + message) as error:
         availability(written(tmp_path, *lines))
@@ -228,3 +223,84 @@ def test_paths_of_traces_are_relative_to_the_commands_folder(tmp_path: Path, mon
     assert section["availability"]["options"]["path"] == str(tmp_path / "a.csv")
     assert section["mobility"]["options"]["path"] == str(tmp_path / "b.csv")
     assert section["edge_failure"]["trace"] == str(tmp_path / "c.csv")
+
+
+# A trace of links: gains and rates at each moment, what decisions know, and one line for each mistake.
+
+
+FLEET = Fleet.of(
+    FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(0), device_names=list("abc"), edge_names=["n", "s"]
+)
+
+
+def trace(tmp_path, text, fleet=FLEET):
+    path = tmp_path / "links.csv"
+    path.write_text(text)
+    return LinkTrace(seed=0, fleet=fleet, path=str(path))
+
+
+def gains(part):
+    devices, edges = np.arange(3)[:, None], np.arange(2)
+    return np.asarray(FLEET.gain) * part.factor(1, devices, edges)
+
+
+def test_a_line_holds_until_the_next_one_of_its_link(tmp_path):
+    part = trace(tmp_path, "time_s,device,edge,gain_db\n0,a,n,-90\n5,a,n,-80\n5,b,s,-70\n")
+    assert gains(part)[0, 0] == pytest.approx(1e-9)
+    assert gains(part)[1, 1] == pytest.approx(FLEET.gain[1, 1])
+    part.advance(4.9)
+    assert gains(part)[0, 0] == pytest.approx(1e-9)
+    later = copy.deepcopy(part)
+    later.advance(5.0)
+    assert gains(later)[0, 0] == pytest.approx(1e-8)
+    assert gains(later)[1, 1] == pytest.approx(1e-7)
+    assert gains(part)[0, 0] == pytest.approx(1e-9), "the world before a round does not change"
+    again = copy.deepcopy(part)
+    again.load_state_dict(later.state_dict())
+    again.advance(6.0)
+    np.testing.assert_array_equal(gains(again), gains(later))
+
+
+def test_a_rate_is_that_of_the_whole_bandwidth(tmp_path):
+    part = trace(tmp_path, "time_s,device,edge,mbps\n0,c,s,3\n")
+    b, p, noise = FLEET.edge_bandwidth_hz[1], FLEET.power_w[2], FLEET.noise_w_per_hz
+    assert b * np.log2(1 + gains(part)[2, 1] * p / (noise * b)) == pytest.approx(3e6)
+
+
+@pytest.mark.parametrize("text, message", refusals("world/link_trace"))
+def test_a_mistake_is_one_line(text, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        trace(tmp_path, text)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_pays_what_the_trace_says_and_resumes(known, tmp_path):
+    rows = [
+        f"{t},{d},{e},{-85 - 5 * ((t // 10 + d + e) % 3)}" for t in (0, 10, 20) for d in range(12) for e in range(3)
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("time_s,device,edge,gain_db\n" + "\n".join(rows) + "\n")
+    settings = [f"world.fading={{name: trace, known: {known}, options: {{path: {path}}}}}", "scheduling.name=fedavg"]
+    with Experiment(small_config(*settings)) as whole, Experiment(small_config(*settings)) as part:
+        records = list(whole)
+        first = part.run_round()
+        state = part.state_dict()
+        with Experiment(small_config(*settings)) as resumed:
+            resumed.load_state_dict(state)
+            later = list(resumed)
+    assert [r.cost.objective for r in [first, *later]] == [r.cost.objective for r in records]
+    upload = records[0].timeline
+    assert upload is not None
+    with pytest.raises(ConfigError, match=r"coherence_s: got 1 with a trace"):
+        Experiment(small_config(settings[0].replace("known: True", "known: False"), "world.fading.coherence_s=1"))
+
+
+def test_given_links_and_motion_exclude_each_other(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom hflray import Fleet\n"
+        "def make(config, rng):\n"
+        "    return Fleet.of(config, rng, gain=np.full((config.num_devices, config.num_edges), 1e-9))\n"
+    )
+    motion = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1}}"
+    with pytest.raises(ConfigError, match=r"world.mobility.name: got gauss_markov with links whose gains"):
+        Experiment(small_config(f"fleet.name={tmp_path / 'mine.py'}:make", motion))

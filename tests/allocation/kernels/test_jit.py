@@ -11,26 +11,9 @@ from pathlib import Path
 
 import hflray
 from hflray.allocation.kernels.jit import _Index, kernel_files
+from tests.conftest import own_module
 
-COMPILES = """
-import numpy as np
-from numba.core import event
-from hflray.allocation.kernels.bundles import Devices
-from hflray.allocation.kernels.lanes import fill
-
-class Count(event.Listener):
-    seen = 0
-    def on_start(self, event):
-        self.seen += "hflray" in str(event.data["dispatcher"].__module__)
-    def on_end(self, event):
-        pass
-
-count = Count()
-event.register("numba:compile", count)
-row = np.ones(3)
-fill(Devices(row, row, row, row), row, row, np.empty((16, 8)).reshape(-1))
-print(count.seen)
-"""
+COMPILES = own_module("compiles")
 
 
 def test_every_file_with_a_kernel_is_watched():

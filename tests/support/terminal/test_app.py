@@ -14,7 +14,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.terminal.app import HELP, PLAIN, exit_code, group, single, spoken
-from tests.conftest import says
+from tests.conftest import cases, refusals, says
 
 app = group()
 
@@ -56,18 +56,7 @@ def test_a_command_that_ends_well_has_code_0(capsys) -> None:
     assert run(capsys, "first", "--count", "2") == (0, "2\n", "")
 
 
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        (("first", "--count", "0"), "error: Invalid value for '--count': "),
-        (("first", "--cuont", "2"), "error: No such option: --cuont"),
-        (("first", "--count"), "error: Option '--count' requires an argument; see program --help"),
-        (("first", "surplus"), "error: Got unexpected extra argument"),
-        (("frist",), "error: No such command 'frist'. Did you mean 'first'?; see program --help"),
-        (("second",), "error: Missing argument 'path'; see program second --help"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize("words, line", refusals("support/usage"))
 def test_wrong_usage_is_one_line_and_code_2(capsys, words, line: str) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
@@ -112,15 +101,7 @@ def test_a_single_command_has_no_name_of_its_own(capsys) -> None:
     assert capsys.readouterr().out == "3\n"
 
 
-@pytest.mark.parametrize(
-    "program, words",
-    [
-        ("/usr/bin/hflray", "hflray tune"),
-        ("/x/hflray/__main__.py", "python -m hflray tune"),
-        ("/x/hflray/tune/__main__.py", "python -m hflray.tune"),
-        ("/x/pytest", "python -m hflray.tune"),
-    ],
-)
+@pytest.mark.parametrize("program, words", cases("support/hints"))
 def test_a_hint_calls_a_command_as_the_user_does(monkeypatch, program: str, words: str) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert spoken("tune", "hflray.tune") == words

@@ -6,13 +6,17 @@ from typing import ClassVar
 
 import pytest
 
+from hflray import metrics
 from hflray.config import load_config
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.experiment.study import run_study
 from hflray.sweep import SweepFile, TuneConfig, load_sweep, tasks
 from hflray.sweep.tasks import DEFAULT, TASKS, Job, Result, Task, find_task, tasks_where
 from hflray.sweep.tasks.base import ONE_BY_ONE, Results
+from hflray.sweep.tasks.studies import AssignmentTask, ClusteringTask, assigner_label
 from hflray.sweep.trials import run_name
-from tests.conftest import small_config
+from tests.conftest import cases, small_config
 
 
 def test_find_task_returns_every_task_by_its_name() -> None:
@@ -76,3 +80,54 @@ def test_a_new_task_is_a_class_and_a_line(monkeypatch) -> None:
     Counting.closed.clear()
     run.close()
     assert Counting.closed == [1]
+
+
+# Task ``assignment`` yields a result for each fleet, needs no data, and gives assigners distinct names.
+
+
+TASK = AssignmentTask()
+
+
+def test_it_yields_the_results_of_the_study() -> None:
+    config = load_config(None, ["max_rounds=3", "assignment.name=geographic"])
+    results = list(TASK.run(Job(config)))
+    assert [result.step for result in results] == [1, 2, 3]
+    assert [result.last for result in results] == [False, False, True]
+    bills = [{**result.metrics, "wall/assign_s": 0.0} for result in results]
+    assert bills == [{**fleet.metrics(), "wall/assign_s": 0.0} for fleet in run_study(config)]
+
+
+def test_it_bills_the_named_data_set_and_checks_the_assigner() -> None:
+    cifar = TASK.complete(load_config(None, ["data.name=cifar10"]))
+    assert cifar.cost.model_kb == 882.0
+    with pytest.raises(ConfigError, match="for a task that loads no data"):
+        TASK.complete(load_config(None, ["data.name=synthetic"]))
+    with pytest.raises(ConfigError, match="speed"):
+        TASK.check(load_config(None, ["assignment.options={speed: 9}"]))
+
+
+@pytest.mark.parametrize("settings, label", cases("sweep/labels"))
+def test_an_assigners_label_shows_every_setting_that_distinguishes_it(settings: list[str], label: str) -> None:
+    config = load_config(None, settings)
+    assert assigner_label(config) == label
+    parts = [part for part in TASK.label(config).values() if part]
+    assert parts == ["H50", "λ1", label, "s0"]
+
+
+# Task ``clustering`` yields one result and ends.
+
+
+def test_it_clusters_as_an_experiment_does_and_trains_no_round() -> None:
+    config = small_config("scheduling.name=ikc")
+    (result,) = ClusteringTask().run(Job(config))
+    with Experiment(config) as experiment:
+        experiment.cluster()
+        assert result.metrics == experiment.summary()
+    assert {metrics.CLUSTERING_ARI, metrics.CLUSTERING_DELAY_S, metrics.CLUSTERING_ENERGY_J} == set(result.metrics)
+    assert (result.step, result.last, result.save) == (0, True, None)
+
+
+def test_its_first_result_completes_it() -> None:
+    task, config = ClusteringTask(), small_config("max_rounds=50")
+    assert task.total(config) == task.steps(config) == 1
+    assert task.progress(config, 0, {metrics.CLUSTERING_ARI: 0.98765}) == (1, 1, "round", "ARI 0.988")
