@@ -7,6 +7,9 @@ limits are allocated by `hflray.allocation.general`.
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, get_args
@@ -28,11 +31,20 @@ __all__ = [
     "EdgeProblem",
     "allocate_round",
     "compile_kernels",
+    "compile_soon",
     "edge_problems",
     "is_general",
     "kept_by_limits",
 ]
 
+log = logging.getLogger(__name__)
+
+COMPILE = (
+    "import numpy; from hflray import FleetConfig, Workload, sample_fleet; "
+    "from hflray.allocation import AllocationConfig, compile_kernels; "
+    "fleet = sample_fleet(FleetConfig(num_devices=1, num_edges=1), numpy.random.default_rng(0)); "
+    "compile_kernels(fleet, Workload(model_bits=1e6), AllocationConfig())"
+)
 Method = Literal["newton", "cvxpy", "equal", "fixed_cpu"]
 Coupling = Literal["per_edge", "joint"]
 
@@ -137,3 +149,18 @@ def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> 
         # The device need not be one that a round schedules.
         with FileLock(cache_folder("kernels") / "compiling.lock"), suppress(InfeasibleError):
             allocate_round(fleet, work, [0], [0], setting.method, setting.coupling)
+
+
+def compile_soon(setting: AllocationConfig) -> None:
+    """Begin to compile the default kernels in a process of its own, if `setting` needs them and the disk has none.
+
+    They take some ten seconds of a CPU, in which a command checks its trials and Ray starts.
+    """
+    if setting.method == "newton" and setting.coupling == "per_edge":
+        from hflray.allocation.kernels.jit import is_kept
+        from hflray.allocation.newton import allocate_in_one_call
+
+        if not is_kept(allocate_in_one_call):
+            log.warning("compiling hflray's kernels in the background, once on this machine")
+            quiet = subprocess.DEVNULL  # a trial compiles what this process could not, and says why
+            subprocess.Popen([sys.executable, "-c", COMPILE], stdin=quiet, stdout=quiet, stderr=quiet)

@@ -15,6 +15,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -43,6 +44,11 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # else every small download shows a bar
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # else a server's runs print two lines each
+
+
+def import_soon() -> None:
+    """Import MLflow in a thread of its own, so that the driver can wait for Ray's processes meanwhile."""
+    threading.Thread(target=__import__, args=("mlflow",), name="hflray-import-mlflow", daemon=True).start()
 
 
 def client_of(uri: str) -> Any:

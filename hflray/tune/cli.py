@@ -228,6 +228,7 @@ def check(folder: SweepFolder, trials: Sequence[Trial], dry_run: bool, goes_on: 
     Raises:
         HflrayError: see `hflray.sweep.preflight.check_trials`.
     """
+    from hflray.allocation import compile_soon
     from hflray.experiment.fleets import Fleets
     from hflray.sweep.preflight import check_metrics, check_trials
     from hflray.tracking import try_sinks
@@ -236,6 +237,8 @@ def check(folder: SweepFolder, trials: Sequence[Trial], dry_run: bool, goes_on: 
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     if not os.environ.get("RAY_ADDRESS"):
         temporary_folder()  # before anything is measured
+        if not dry_run:
+            compile_soon(trials[0].config.allocation)
     # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
     can_measure = not os.environ.get("RAY_ADDRESS") or all(trial.config.training.device == "cpu" for trial in trials)
     checked = check_trials(

@@ -35,6 +35,7 @@ from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
 from hflray.sweep.tasks import find_task
 from hflray.tracking import Journal, Tracker, titles
+from hflray.tracking.mlflow import import_soon
 from hflray.training import session
 from hflray.training.start import start_ray
 from hflray.tune.callback import SweepCallback
@@ -109,6 +110,8 @@ def _run(
 ) -> tuple[list[Outcome], Tracker]:
     file = folder.file
     with progress.phase("starting Ray"):
+        if "mlflow" in folder.sinks:
+            import_soon()
         cpus = start_ray()
         check_nodes(None if folder.storage else folder.path.parent)
     check_resources("tune.cpus_per_trial", "CPU", file.tune.cpus_per_trial, cpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,7 +110,10 @@ def test_the_results_of_a_trials_calls_are_dropped_when_they_have_been_read(ray_
 
 
 def test_a_ray_of_one_machine_has_no_process_for_a_cluster_or_a_dashboard(ray_session) -> None:
-    programs = {Path(word).name for process in psutil.Process().children(True) for word in process.cmdline()[:4]}
+    programs: set[str] = set()
+    for process in psutil.Process().children(True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            programs |= {Path(word).name for word in process.cmdline()[:4]}
     assert {"gcs_server", "raylet"} <= programs
     assert not programs & {"monitor.py", "log_monitor.py", "dashboard.py"}
 

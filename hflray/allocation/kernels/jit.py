@@ -62,6 +62,12 @@ def _compiled(function: Function, fastmath: Any) -> Function:
     return result
 
 
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Return whether the disk has code of a compiled function, perhaps of other sources."""
+    index = getattr(getattr(getattr(function, "_cache", None), "_cache_file", None), "_index_path", None)
+    return index is not None and Path(index).exists()
+
+
 @cache
 def _named_folder() -> Path:
     """Return the folder ``NUMBA_CACHE_DIR``, whose files run as code; raise ConfigError if others can change it."""

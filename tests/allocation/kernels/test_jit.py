@@ -9,8 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hflray
+from hflray.allocation import COMPILE, compile_soon
 from hflray.allocation.kernels.jit import _Index, kernel_files
+from hflray.config import AllocationConfig
 from tests.conftest import own_module
 
 COMPILES = own_module("compiles")
@@ -48,6 +52,35 @@ def test_another_checkout_with_the_same_kernels_compiles_nothing(tmp_path) -> No
     with (tmp_path / "hflray" / "allocation" / "kernels" / "lanes.py").open("a") as file:
         file.write("# Another text.\n")
     assert compiled(tmp_path, NUMBA_CACHE_DIR=cache) >= 2
+
+
+@pytest.mark.parametrize(
+    ("kept", "setting", "starts"),
+    [
+        (False, {}, 1),
+        (True, {}, 0),  # the disk has them
+        (False, {"method": "equal"}, 0),  # it needs no kernel
+        (False, {"coupling": "joint"}, 0),  # it needs others
+    ],
+)
+def test_kernels_are_compiled_in_the_background_if_they_are_needed_and_missing(monkeypatch, kept, setting, starts):
+    begun: list[list[str]] = []
+    monkeypatch.setattr("hflray.allocation.kernels.jit.is_kept", lambda function: kept)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: begun.append(command))
+    compile_soon(AllocationConfig(**setting))
+    assert begun == [[sys.executable, "-c", COMPILE]] * starts
+
+
+@pytest.mark.slow
+def test_the_process_in_the_background_leaves_nothing_to_compile(tmp_path) -> None:
+    kept = "from hflray.allocation.kernels.jit import is_kept; from hflray.allocation.newton import *; "
+    kept += "print(is_kept(allocate_in_one_call))"
+    listens, env = COMPILES.partition("fill(")[0], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    answers = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout.strip()
+        for code in (kept, COMPILE, kept, f"{listens}\n{COMPILE}\nprint(count.seen)")
+    ]
+    assert answers == ["False", "", "True", "0"]
 
 
 def test_processes_that_save_code_for_two_types_at_once_never_get_each_others(tmp_path, monkeypatch) -> None:
