@@ -264,8 +264,8 @@ def test_a_log_of_a_million_and_one_rows_is_refused_in_one_line(tmp_path, capsys
     assert says(line, "has 1,000,001 rows; accepted: at most 1,000,000")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "seconds"), [(100_000, 5.0), (1_000_000, 90.0)])
+@pytest.mark.slow  # the first takes under 5 s on Zen 5, and 5.6 s on Zen 3
+@pytest.mark.parametrize(("rows", "seconds"), [(100_000, 8.0), (1_000_000, 90.0)])
 def test_an_answer_takes_seconds_of_processor(tmp_path, rows, seconds) -> None:
     log = big(rows, 1000, tmp_path)
     command = [sys.executable, "-m", "hflray", "calibrate", str(log), "-o", str(tmp_path / "new")]
