@@ -108,6 +108,14 @@ def test_by_hand(name: str, options: dict[str, Any], models, expected) -> None:
     np.testing.assert_allclose(combined(build(name, **options), models), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_geometric_median_of_scaled_models_is_scaled(scale: float) -> None:
+    models = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [9.0, 9.0]])
+    median = build("geometric_median").of_models(models, np.ones(4))
+    scaled = build("geometric_median").of_models(scale * models, np.ones(4))
+    np.testing.assert_allclose(scaled, scale * median, rtol=1e-6)
+
+
 @pytest.mark.parametrize("case", FLOWER)
 def test_those_that_flower_has_are_flowers(case) -> None:
     models, weights = np.array(case["models"]), np.ones(len(case["models"]))
