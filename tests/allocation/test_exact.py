@@ -168,6 +168,8 @@ def compare_with_cvxpy(access, count, limits):
         elif status in ("optimal", "optimal_inaccurate"):
             assert solved.feasible[m], (m, status)
             differences.append(solved.objective[m] / value - 1)
+            # With the shares of an inaccurate answer of 3.8e-6 less, the round costs 2e-10 more than with ours.
+            assert differences[-1] <= (1e-6 if status == "optimal" else 1e-5), (m, status)
     return np.array(differences)
 
 
@@ -175,14 +177,13 @@ def compare_with_cvxpy(access, count, limits):
 @pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("access", [Tdma(), Fdma()])
 def test_the_optimum_is_that_of_cvxpy(access, limits, count):
-    """No objective is above Clarabel's by 1e-6.
+    """No objective is above Clarabel's by 1e-6, or by 1e-5 where Clarabel says that it is inaccurate.
 
     One below it, of a feasible allocation, is Clarabel's error. With frequency division the error reaches 4e-5 although
     Clarabel is asked for 1e-10; the paper's kernels agree to 1e-9 with what is tested here.
     """
     differences = compare_with_cvxpy(access, count, limits)
     assert len(differences) >= (0.3 if limits else 0.75) * count
-    assert differences.max() <= 1e-6
     assert differences.min() >= -1e-4
     assert np.median(np.abs(differences)) <= 1e-7
 
