@@ -162,5 +162,6 @@ def compile_soon(setting: AllocationConfig) -> None:
 
         if not is_kept(allocate_in_one_call):
             log.warning("compiling hflray's kernels in the background, once on this machine")
+            # With -P, no file of the folder in which the command runs is imported as a module.
             quiet = subprocess.DEVNULL  # a trial compiles what this process could not, and says why
-            subprocess.Popen([sys.executable, "-c", COMPILE], stdin=quiet, stdout=quiet, stderr=quiet)
+            subprocess.Popen([sys.executable, "-P", "-c", COMPILE], stdin=quiet, stdout=quiet, stderr=quiet)

@@ -148,7 +148,8 @@ def _run(
         else:
             say(console, f"{where}: {'goes on' if '--resume' in words else 'begins'}")
         words += [] if cpus is None else ["--cpus", str(cpus)]
-        command = [sys.executable, "-m", "hflray.tune", *words, "--results", str(results)]
+        # With -P, no file of the folder in which the command runs is imported as a module.
+        command = [sys.executable, "-P", "-m", "hflray.tune", *words, "--results", str(results)]
         try:
             code = subprocess.run(command, check=False).returncode
         except KeyboardInterrupt:  # the sweep has the signal too, and has said how to go on

@@ -80,8 +80,13 @@ class Tune:
         self.fails, self.calls = fails, list[list[str]]()
 
     def __call__(self, words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-        assert words[:3] == [sys.executable, "-m", "hflray.tune"]
-        self.calls.append(words[3:])
+        assert words[:4] == [
+            sys.executable,
+            "-P",
+            "-m",
+            "hflray.tune",
+        ]  # -P: it imports nothing of the folder it runs in
+        self.calls.append(words[4:])
         return subprocess.CompletedProcess(words, 3 if self.fails and self.fails in " ".join(words) else 0)
 
 

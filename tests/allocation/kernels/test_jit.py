@@ -68,7 +68,21 @@ def test_kernels_are_compiled_in_the_background_if_they_are_needed_and_missing(m
     monkeypatch.setattr("hflray.allocation.kernels.jit.is_kept", lambda function: kept)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: begun.append(command))
     compile_soon(AllocationConfig(**setting))
-    assert begun == [[sys.executable, "-c", COMPILE]] * starts
+    assert begun == [[sys.executable, "-P", "-c", COMPILE]] * starts
+
+
+def test_the_process_in_the_background_imports_no_file_of_the_folder_it_runs_in(tmp_path, monkeypatch) -> None:
+    """The folder may be a stranger's."""
+    for name in ("numpy", "hflray"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w').close(); raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hflray.allocation.kernels.jit.is_kept", lambda function: False)
+    begun: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **options: begun.append(start(*a, **options)) or begun[-1])
+    compile_soon(AllocationConfig())
+    assert [process.wait() for process in begun] == [0]
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow
