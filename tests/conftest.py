@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import sys
@@ -32,6 +33,8 @@ SMALL = (
 
 
 FIFTHS = 5
+STDERR = pytest.StashKey[int]()
+GRACE_S = 60.0  # after the limit of pytest-timeout, whose signal Python may not get to handle
 BEGAN_S = time.monotonic()
 
 
@@ -61,6 +64,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     minutes = item.config.option.within
     if minutes is not None and time.monotonic() - BEGAN_S > 60 * minutes:
         pytest.skip(f"the {minutes:g} minutes of --within are over")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr, which no test captures."""
+    config.stash[STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """End a process whose test is still there long after its time, and show where: no signal ends a call of Ray."""
+    mark = item.get_closest_marker("timeout")
+    limit_s = float(mark.args[0] if mark else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, file=item.config.stash[STDERR], exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(optionalhook=True)
