@@ -73,7 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """End a process whose test is still there long after its time, and show where: no signal ends a call of Ray."""
+    """End a process whose test is still there long after its time, and show where: no signal ends a call of Ray.
+
+    A test that keeps its process to fewer CPUs does so for itself alone.
+    """
+    cpus = available_cpus()
     mark = item.get_closest_marker("timeout")
     limit_s = float(mark.args[0] if mark else item.config.getini("timeout"))
     faulthandler.dump_traceback_later(limit_s + GRACE_S, file=item.config.stash[STDERR], exit=True)
@@ -81,6 +85,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cpus)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,4 @@
-"""hflray.training.hierarchy: equation (16), equal bits from every backend, and lost actors.
-
-The actors of a test with `keep` rest after it and serve the next test of their shape, so that few have to start.
-"""
+"""hflray.training.hierarchy: equation (16), equal bits from every backend, and lost actors."""
 
 from __future__ import annotations
 
@@ -151,7 +148,7 @@ def test_actors_train_statistics_and_dropout_with_the_bits_of_the_serial_backend
     data, job = colour_data(SIZES), network_job(spec)
     start = initial_vector(job.problem, 1)
     expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
-    with actors(job, data, 2, keep=True) as pool:
+    with actors(job, data, 2) as pool:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
 
 
@@ -161,7 +158,7 @@ def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
     data, job = make_data(SIZES), make_job()
     serial = serial_rounds(job, data, 2)
     expected = serial.train_round(1, start, DEVICES, EDGES)
-    with actors(job, data, 2, 1, keep=True) as pool:
+    with actors(job, data, 2, 1) as pool:
         pool.train_round(1, start, DEVICES, EDGES)
         ray.kill(pool.pool.edges[0])  # the last test of this file kills one of two devices before they train
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
@@ -171,7 +168,7 @@ def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
 
 def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> None:
     with (
-        actors(make_job(learning_rate=1e30), make_data(SIZES), 2, 1, keep=True) as pool,
+        actors(make_job(learning_rate=1e30), make_data(SIZES), 2, 1) as pool,
         pytest.raises(DivergedError, match=r"round 7, edge iteration 0, device \d"),
     ):
         pool.train_round(7, start, DEVICES, EDGES)
@@ -213,7 +210,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
     """This checks the resident memory of the driver and the actors, and the use of the object store."""
     import ray
 
-    with actors(make_job(), make_data(SIZES), 2, keep=True) as pool:
+    with actors(make_job(), make_data(SIZES), 2) as pool:
         pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool.pool.devices]))]
 
         def measure() -> tuple[list[float], float]:
