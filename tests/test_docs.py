@@ -67,6 +67,14 @@ def made() -> ModuleType:
 # Texts that people wrote
 
 
+@pytest.mark.parametrize("page", [*PAGES, "../README.md", "../tune_configs/RESULTS.md"])
+def test_a_table_has_a_rule_for_each_heading_or_it_is_no_table(page: str) -> None:
+    lines = text_of(page).splitlines()
+    cells = [len(re.findall(r"(?<!\\)\|", line)) for line in lines]
+    rules = [number for number, line in enumerate(lines) if re.fullmatch(r"(\|\s*:?-+:?\s*)+\|", line)]
+    assert [lines[number - 1] for number in rules if cells[number - 1] != cells[number]] == []
+
+
 def test_the_notebook_example_runs(capsys, tmp_path, monkeypatch) -> None:
     names: dict[str, Any] = {}
     exec(python_of("howto/notebook.md"), names)

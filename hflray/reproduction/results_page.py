@@ -138,9 +138,11 @@ def section(name: str, shown: Exhibit, sweep: SweepRecord | None, configs: Path)
     return "\n".join(lines) + "\n"
 
 
-def _short(table: TextTable) -> list[str]:
-    """Return a table as markdown, below a line with the cells that all of its rows have alike."""
-    alike = [name for name in table.headings[1:] if len(table.rows) > 1 and len({*table[name]}) == 1]
+def _short(table: TextTable, *stays: str) -> list[str]:
+    """Return a table as markdown, below a line with the cells that all rows have alike, but for columns to be kept."""
+    alike = [
+        name for name in table.headings[1:] if name not in stays and len(table.rows) > 1 and len({*table[name]}) == 1
+    ]
     shared_cells = "; ".join(f"{name} {table[name][0] or '–'}" for name in alike)
     return [f"In all rows: {shared_cells}.", ""] * bool(alike) + [table.without(alike).markdown().rstrip()]
 
@@ -190,7 +192,7 @@ def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
         notes_so_far |= {note} - {""}
     if listed:
         table = TextTable.of(listed).without(left_out)
-        lines += _short(replace(table, align="l" * len(table.headings)))
+        lines += _short(replace(table, align="l" * len(table.headings)), shown.claimant, "answer")
     if count := len(records) - len(listed):
         lines += [""] * bool(listed) + [f"{count} claims have fewer runs than planned."]
     return "\n".join(lines)

@@ -48,14 +48,10 @@ def renewed(text: str) -> str:
 def tally(section: str) -> Counter[str]:
     """Return how many claims of a section have which answer."""
     counted: Counter[str] = Counter()
-    above, _, table = section.partition("\n| the paper |")
-    heading, *rows = [f"| the paper |{table}".splitlines()[0], *re.findall(r"^\|.*\|$", table, re.M)[1:]]
-    names = [name.strip() for name in heading.strip("|").split("|")]
-    for row in rows:
-        if "answer" in names:
-            answer = row.strip("|").split("|")[names.index("answer")].strip()
-        else:  # all rows have it alike
-            answer = re.findall(r"answer (.*)\.$", above, re.M)[-1]
+    rows = [line.strip("|").split("|") for line in re.findall(r"^\|.*\|$", section, re.M)]
+    start = next((number for number, cells in enumerate(rows) if " answer " in cells), len(rows))
+    for row in rows[start + 2 :]:  # below the rule
+        answer = row[rows[start].index(" answer ")].strip()
         counted[next(name for name in reversed(COUNTED) if answer.startswith(name))] += 1
     if fewer := re.search(r"^(\d+) claims have fewer runs than planned\.$", section, re.M):
         counted[COUNTED[-1]] = int(fewer[1])

@@ -93,7 +93,8 @@ class TextTable:
         """Return the table without some of its columns."""
         numbers = [number for number, heading in enumerate(self.headings) if heading not in headings]
         rows: list[Sequence[str]] = [[row[number] for number in numbers] for row in self.rows]
-        return replace(self, headings=[self.headings[number] for number in numbers], rows=rows)
+        headings, align = [self.headings[number] for number in numbers], "".join(self._letters[n] for n in numbers)
+        return replace(self, headings=headings, rows=rows, align=align)
 
     @property
     def _letters(self) -> str:
