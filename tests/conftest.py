@@ -71,22 +71,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """End a process whose test is still there long after its time, and show where: no signal ends a call of Ray.
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    """End a process whose test is still there long after its time, and show where: no signal ends a call of Ray."""
+    faulthandler.dump_traceback_later(settings.timeout + GRACE_S, file=item.config.stash[STDERR], exit=True)
 
-    A test that keeps its process to fewer CPUs does so for itself alone.
-    """
-    cpus = available_cpus()
-    mark = item.get_closest_marker("timeout")
-    limit_s = float(mark.args[0] if mark else item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(limit_s + GRACE_S, file=item.config.stash[STDERR], exit=True)
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cpus)
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    """Let the process go on after a test that has ended."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,6 +97,15 @@ def _no_ambient_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+
+
+@pytest.fixture(autouse=True)
+def _same_cpus() -> Iterator[None]:
+    """Give the process back the CPUs that a test has taken from it."""
+    cpus = available_cpus()
+    yield
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
 
 
 @pytest.fixture(autouse=True)
