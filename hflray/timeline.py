@@ -265,7 +265,8 @@ class Timeline:
         begun = np.isfinite(self.start_s)
         until_s = np.where(np.isfinite(self.received_s), self.received_s, self.end_s)
         of_device_s = np.where(begun, until_s - self.start_s, 0.0).sum(axis=0)
-        count = sum(len(np.unique(self.edges[row])) for row in begun) if together else begun.sum()
+        groups = self.edges if self.turn is None else np.stack([self.edges, self.turn])  # each turn is sent its own
+        count = sum(np.unique(groups[..., row], axis=-1).shape[-1] for row in begun) if together else begun.sum()
         return {
             metrics.ROUND_DOWNLOAD_S: float(of_device_s.max(initial=0.0)),
             metrics.ROUND_DOWNLOAD_J: float(self.download_j.sum()),
@@ -556,7 +557,7 @@ class _Above:
         """Combine the edges of each region; return when each edge goes on, (M,), s."""
         ends_s = self._hop(now_s)
         goes_on_s = self._of_regions(ends_s)[self._hops.parent]
-        self._waited_s += np.where(self.reached[-1], goes_on_s - ends_s, 0.0)
+        self._waited_s += np.where(self.reached[-1], np.minimum(goes_on_s, self._fail_s) - ends_s, 0.0)
         return goes_on_s
 
     def finish(self, now_s: FloatArray) -> None:
@@ -567,7 +568,8 @@ class _Above:
         self.delay_s = float(ends_s.max())
         if parent is None:
             return
-        self.region_made = self._of_regions((self.reached[-1] & hops.made).astype(np.float64))
+        has_arrived = np.any(self.reached, axis=0) & hops.made  # a region keeps the model of an edge that then fails
+        self.region_made = self._of_regions(has_arrived.astype(np.float64))
         own_s = self.region_made * hops.region_delay_s
         self.region_delay_s = self._of_regions(ends_s) + own_s
         self.delay_s = float(self.region_delay_s.max())

@@ -116,6 +116,15 @@ def test_an_edge_that_fails_is_lost_from_then_on_and_its_region_goes_on() -> Non
     assert happens.edge_delay_s[0] == 2.0 + 3.0  # its region's model still arrives
     assert happens.delay_s == 6.0
     assert happens.energy_j.tolist() == [[1, 1], [0.5, 1]]
+    # An edge that fails while it waits for another has taken what it took until then.
+    slow = Durations(np.array([[1.0, 9.0], [1.0, 1.0]]), one, 0 * one, 0 * one)
+    happens = timeline(both, [1, 1], work, slow, above, ends=ends)
+    assert happens.edge_delay_s[0] == 1.5 + 3.0
+    # A region sends the model that it has of an edge that has failed since.
+    above = replace(above, parent=np.array([0, 1]), region_delay_s=np.full(2, 3.0), region_energy_j=np.full(2, 7.0))
+    happens = timeline(both, [1, 1], work, Durations(one, one, 0 * one, 0 * one), above, ends=ends)
+    assert happens.region_delay_s.tolist() == [2.0 + 3.0, 3.0 + 3.0]
+    assert happens.region_energy_j.tolist() == [1 + 0.5 + 1 + 7, 2 + 2 + 7]
 
 
 def test_searches_and_assigners_price_the_hop_up_to_the_root() -> None:

@@ -26,7 +26,6 @@ from hflray.support.reader import parse_json
 from hflray.support.store import Store
 
 FOLDER = "fleets"
-OF_FILES = ("num_devices", "num_edges", "area_km")  # settings that follow from the files of a table
 ARRAYS = (
     "position_m", "edge_position_m", "cloud_gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz",
     "edge_power_w", "edge_bandwidth_hz",
@@ -46,10 +45,7 @@ def is_stored(config: ExperimentConfig) -> bool:
 def key_of(config: ExperimentConfig) -> str:
     """Return the name under which the fleet of a configuration is stored."""
     fleet = config.fleet.model_dump(mode="json")
-    if config.fleet.name == "table":
-        for name in OF_FILES:
-            del fleet[name]
-    elif config.data.partition == "owners":  # owners without a device may be fewer
+    if config.data.partition == "owners":  # devices without an owner are left out
         del fleet["num_devices"]
     data = config.data.model_dump(mode="json", exclude={"root"}) if config.data.partition == "owners" else None
     return digest(json.dumps([fleet, data, config.seed], sort_keys=True).encode())[:32]
@@ -66,6 +62,7 @@ class Fleets:
     def __init__(self, place: str | None = None) -> None:
         self._place = place
         self._made: dict[str, bytes] = {}  # without a place
+        self._counts: dict[str, int] = {}  # N of the configuration that asked for a key first
 
     @cached_property
     def _store(self) -> Store | None:
@@ -76,11 +73,18 @@ class Fleets:
         """Return the stored fleet of a configuration, or what `make` returns, which is then stored.
 
         Raises:
+            ConfigError: trials differ in N alone, where devices without an owner are left out.
             DamagedError: the file is damaged.
             OSError: it cannot be read or written.
         """
         if not is_stored(config):
             return make()
+        count = config.fleet.num_devices
+        if (first := self._counts.setdefault(key_of(config), count)) != count:
+            raise ConfigError(
+                f"fleet.num_devices: got {first} and {count} with data.partition = owners, where both stand for one "
+                "fleet; accepted: one number in a sweep; make a sweep for each"
+            )
         content = self.read(config)
         if content is None:
             content = packed(make())

@@ -6,7 +6,7 @@ A device that answers stays for the round; `hflray.world.faults.Dropout` lets de
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,15 +129,19 @@ class AvailabilityTrace(_Switched):
         num_devices, seed: see `Availability`.
         path: the CSV file, see `hflray.world.trace`.
         repeat_s: the trace begins anew after this time, s; None: its last lines hold for ever.
+        names: what the fleet calls its devices; None: 0, 1 and so on.
 
     Raises:
         ConfigError: the file is wrong, or nobody is there at its end, for ever.
     """
 
-    def __init__(self, *, num_devices: int, seed: int, path: str, repeat_s: float | None = None) -> None:
+    def __init__(
+        self, *, num_devices: int, seed: int, path: str, repeat_s: float | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(num_devices=num_devices, seed=seed)
         setting = f"{OPTIONS}.path"
-        trace = Trace.read(setting, path, "device", num_devices, {"available": True})
+        trace = Trace.read(setting, path, "device", num_devices, {"available": True}, names)
         last_s = float(trace.time_s[-1])
         if repeat_s is not None and positive(f"{OPTIONS}.repeat_s", repeat_s) <= last_s:
             raise ConfigError(

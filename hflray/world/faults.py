@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,8 +61,10 @@ class Jitter:
         return np.asarray(np.exp(self.sigma * normal - self.sigma**2 / 2))
 
 
-def edge_failure(config: EdgeFailureConfig, num_edges: int, seed: int) -> Spells | Switches | None:
-    """Return which of `num_edges` edges work and when they fail; None if they always work.
+def edge_failure(
+    config: EdgeFailureConfig, num_edges: int, seed: int, names: Sequence[str] | None = None
+) -> Spells | Switches | None:
+    """Return which of `num_edges` edges work and when they fail; None if they always work. A trace has the `names`.
 
     An edge that is down when a round is planned gets no devices and makes no hop. One that fails before its hop has
     ended loses its share of the round, and its devices stop (`hflray.timeline`).
@@ -71,7 +74,8 @@ def edge_failure(config: EdgeFailureConfig, num_edges: int, seed: int) -> Spells
     """
     if config.trace is not None:
         setting = "world.edge_failure.trace"
-        switches = Switches(Trace.read(setting, config.trace, "edge", num_edges, {"up": True}), "up", num_edges)
+        trace = Trace.read(setting, config.trace, "edge", num_edges, {"up": True}, names)
+        switches = Switches(trace, "up", num_edges)
         if switches.ends_off().all():
             raise ConfigError(
                 f"{setting}: {config.trace} leaves all {num_edges} edges down for ever after its last line; accepted: "

@@ -117,9 +117,11 @@ def _csv(name: str, content: bytes, devices: int | None) -> list[tuple[list[Spel
     clients: dict[str, list[Spell]] = {}
     for client, first, last in zip(table.texts("client"), first_s.tolist(), last_s.tolist(), strict=True):
         clients.setdefault(client, []).append((first, last))
-    chosen = list(clients.values())[:devices]
-    end_s = max(last for spells in chosen for _, last in spells)
-    return [(sorted(spells), end_s) for spells in chosen] if end_s > 0 else []
+    chosen = {client: sorted(spells) for client, spells in list(clients.items())[:devices]}
+    for client, spells in chosen.items():
+        _check(f"client {client!r}", [time for spell in spells for time in spell])
+    end_s = max(last for spells in chosen.values() for _, last in spells)
+    return [(spells, end_s) for spells in chosen.values()] if end_s > 0 else []
 
 
 def _check(place: str, times: list[float]) -> None:

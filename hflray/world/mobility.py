@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -134,15 +134,19 @@ class MobilityTrace(OfTrace, Mobility):
     Args:
         seed, position_m, area_m, slot_s: see `Mobility`.
         path: the CSV file, see `hflray.world.trace`.
+        names: what the fleet calls its devices; None: 0, 1 and so on.
 
     Raises:
         ConfigError: the file is wrong, or a place is outside the area.
     """
 
-    def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float, path: str) -> None:
+    def __init__(
+        self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float, path: str,
+        names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
         setting, axes = f"{OPTIONS}.path", ("x_m", "y_m")
-        trace = Trace.read(setting, path, "device", len(self.position_m), dict.fromkeys(axes, False))
+        trace = Trace.read(setting, path, "device", len(self.position_m), dict.fromkeys(axes, False), names)
         for axis in axes:
             outside = np.flatnonzero((trace.values[axis] < 0) | (trace.values[axis] > area_m))
             if outside.size:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -40,7 +40,10 @@ class Trace:
     digest: NDArray[np.uint8]
 
     @classmethod
-    def read(cls, setting: str, path: object, member: str, count: int, columns: Mapping[str, bool]) -> Self:
+    def read(
+        cls, setting: str, path: object, member: str, count: int, columns: Mapping[str, bool],
+        names: Sequence[str] | None = None,
+    ) -> Self:  # fmt: skip
         """Read a trace.
 
         Args:
@@ -49,20 +52,22 @@ class Trace:
             member: name of the column of members, ``device`` or ``edge``.
             count: the number of members.
             columns: the other columns; of those that are True the values are 0 and 1, of the others any numbers.
+            names: what the fleet calls its members; None: 0, 1 and so on.
 
         Raises:
             ConfigError: the file cannot be read, or a line is wrong; the message names the line.
         """
         table, content = open_table(setting, path)
-        names = ["time_s", member, *columns]
-        if sorted(table.columns) != sorted(names):
+        accepted = ["time_s", member, *columns]
+        if sorted(table.columns) != sorted(accepted):
             raise ConfigError(
                 f"{table.name}, row 1: the columns are {one_line(','.join(table.columns))[:80]}; accepted: "
-                f"{','.join(names)}; correct the line"
+                f"{','.join(accepted)}; correct the line"
             )
+        nobody = f"no {member}" if names else f"no {member} of 0 to {count - 1}"
         return cls(
             time_s=rising_times_s(table, "time_s"),
-            member=table.indices(member, tuple(map(str, range(count))), f"no {member} of 0 to {count - 1}"),
+            member=table.indices(member, names or tuple(map(str, range(count))), nobody),
             values={
                 name: table.truths(name).astype(np.float64) if is_truth else table.filled(name)
                 for name, is_truth in columns.items()

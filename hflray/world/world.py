@@ -103,12 +103,13 @@ class World:
         self.is_on = self.config.is_on
         arguments: dict[str, Any] = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
+        arguments |= {"names": fleet.device_names} if section.name == "trace" else {}
         self.availability: Availability = registry.build("availability", section.name, arguments, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
         self.dropout = Dropout(config.seed, rate_per_s) if rate_per_s else None
-        self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed)
+        self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed, fleet.edge_names)
         no_batteries = self.config.battery.capacity_j is None
         if no_batteries and fleet.battery_j is not None:
             raise ConfigError(
@@ -143,12 +144,13 @@ class World:
             "seed": config.seed, "position_m": fleet.position_m, "area_m": config.fleet.area_m,
             "slot_s": section.slot_s,
         }  # fmt: skip
+        arguments |= {"names": fleet.device_names} if section.name == "trace" else {}
         mobility: Mobility = registry.build("mobility", section.name, arguments, **section.options)
         if section.name == "static":
             return None
         if isinstance(mobility, RandomWaypoint) and fleet.is_placed:
             mobility.start_at(np.asarray(fleet.position_m))
-        if fleet.fixed_gain:
+        if fleet.fixed_gain or self.config.fading.name == "trace":
             raise ConfigError(
                 f"world.mobility.name: got {spoken(section.name)} with links whose gains or rates are given, which do "
                 "not follow the places; accepted with them: static; take world.fading: {name: trace}, or leave them out"

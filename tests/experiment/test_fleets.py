@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from hflray.config import FleetConfig
+from hflray.config import FleetConfig, validate
 from hflray.errors import ConfigError, DamagedError
 from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets, is_stored, key_of, packed, unpacked
@@ -102,6 +102,29 @@ def test_it_is_made_once_for_each_setting_and_seed(tmp_path):
     elsewhere = Fleets(str(tmp_path / "copy"))
     Fleets(str(tmp_path)).copy(config, elsewhere)
     np.testing.assert_array_equal(elsewhere.get(config, make).gain, first.gain)
+
+
+@pytest.mark.parametrize("file, setting", [("d", "num_edges=4"), ("d", "area_km=20"), ("e", "num_devices=40")])
+def test_what_no_file_says_makes_a_fleet_of_its_own(file, setting, tmp_path):
+    (tmp_path / "d.csv").write_text("device,max_cpu_ghz\na,1\nb,2\n")
+    (tmp_path / "e.csv").write_text("edge,bandwidth_mhz\nn,1\ns,2\n")
+    files = {"d": f"num_edges: 2, options: {{devices: {tmp_path / 'd.csv'}}}"}
+    files["e"] = f"num_devices: 10, options: {{edges: {tmp_path / 'e.csv'}}}"
+    alone = "scheduling={name: fedavg, num_scheduled: 2, num_clusters: null}"
+    config = small_config(f"fleet={{name: table, {files[file]}}}", alone)
+    tree = config.model_dump(mode="json")
+    name, _, value = setting.partition("=")
+    other = validate(type(config), tree | {"fleet": tree["fleet"] | {name: int(value)}})
+    assert key_of(config) != key_of(other)
+
+
+def test_fleets_of_owners_that_differ_in_n_alone_are_refused():
+    fleets, data = Fleets(), small_config().data.model_copy(update={"partition": "owners"})
+    config = small_config().model_copy(update={"data": data})
+    other = config.model_copy(update={"fleet": config.fleet.model_copy(update={"num_devices": 7})})
+    fleets.get(config, lambda: sample_fleet(config.fleet, np.random.default_rng(0)))
+    with pytest.raises(ConfigError, match=r"fleet.num_devices: got 12 and 7 with data.partition = owners"):
+        fleets.get(other, lambda: sample_fleet(other.fleet, np.random.default_rng(0)))
 
 
 def test_batteries_of_the_table(tmp_path):

@@ -12,7 +12,7 @@ from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import gap
 from hflray.config import CostConfig, FleetConfig
-from hflray.cost import LocalSteps, Workload, round_cost
+from hflray.cost import LocalSteps, Schedule, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.physics import Device, Link
@@ -21,6 +21,7 @@ from hflray.physics.computing import Dvfs, MeasuredCompute
 from hflray.physics.equations import compute_delay_s, compute_energy_j
 from hflray.physics.own import CheckedAccess
 from hflray.support.arrays import FloatArray
+from hflray.timeline import Durations, Hops, timeline
 from tests.conftest import own_module, refusal, refusals, says
 
 MBIT = 1e6
@@ -105,6 +106,13 @@ def test_downloads_by_hand() -> None:
     delay_s, energy_j = Unicast().receive(link, node, MBIT)
     np.testing.assert_allclose(delay_s, [2, 4, 1])
     np.testing.assert_allclose(energy_j, [2, 4, 2])
+    # Two turns of an edge are sent two broadcasts, and devices of a turn one.
+    row, one = np.ones((1, 3)), np.ones(3)
+    work = Workload(1.0, edge_iterations=1)
+    happens = timeline(Schedule(range(3), [0, 0, 0]), one, work, Durations(*[one] * 4), Hops.none(1))
+    for turn, broadcasts in ((None, 1), (np.array([0, 1, 1]), 2)):
+        happens = replace(happens, turn=turn, received_s=row, download_j=row)
+        assert happens.downloads(MBIT, True)["round/download_bits"] == broadcasts * MBIT
 
 
 @pytest.mark.parametrize("name", ["broadcast", "unicast"])

@@ -295,6 +295,24 @@ def test_a_run_pays_what_the_trace_says_and_resumes(known, tmp_path):
         Experiment(small_config(settings[0].replace("known: True", "known: False"), "world.fading.coherence_s=1"))
 
 
+def test_a_trace_has_the_names_of_the_fleet(tmp_path):
+    (tmp_path / "d.csv").write_text("device\n2\n0\n1\n")
+    (tmp_path / "e.csv").write_text("edge\nn\ns\n")
+    away, down = written(tmp_path, "time_s,device,available", "0,2,0"), str(tmp_path / "down.csv")
+    Path(down).write_text("time_s,edge,up\n0,s,0\n")
+    files = f"{{devices: {tmp_path / 'd.csv'}, edges: {tmp_path / 'e.csv'}}}"
+    settings = [f"fleet={{name: table, options: {files}}}", "scheduling={name: fedavg, num_scheduled: 2}"]
+    settings += [f"world.availability={{name: trace, options: {{path: {away}}}}}", f"world.edge_failure.trace={down}"]
+    experiment = Experiment(small_config(*settings, "scheduling.num_clusters=null"))
+    outlook = experiment.world.outlook(1, experiment.scenario.fleet)
+    assert outlook.available.tolist() == [False, True, True]
+    assert outlook.edges_up.tolist() == [True, False]
+    Path(away).write_text("time_s,device,x_m,y_m\n0,3,1,1\n")
+    moves = f"world.mobility={{name: trace, options: {{path: {away}}}}}"
+    with pytest.raises(ConfigError, match=r"row 2, column device: got '3', which no device is called"):
+        Experiment(small_config(*settings[:2], moves, "scheduling.num_clusters=null"))
+
+
 def test_given_links_and_motion_exclude_each_other(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\nfrom hflray import Fleet\n"
@@ -304,3 +322,6 @@ def test_given_links_and_motion_exclude_each_other(tmp_path):
     motion = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1}}"
     with pytest.raises(ConfigError, match=r"world.mobility.name: got gauss_markov with links whose gains"):
         Experiment(small_config(f"fleet.name={tmp_path / 'mine.py'}:make", motion))
+    links = written(tmp_path, "time_s,device,edge,gain_db", "0,0,0,-95")
+    with pytest.raises(ConfigError, match=r"world.mobility.name: got gauss_markov with links whose gains"):
+        Experiment(small_config(f"world.fading={{name: trace, known: true, options: {{path: {links}}}}}", motion))
