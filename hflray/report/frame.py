@@ -44,7 +44,7 @@ def frame(sweep: SweepRecord) -> pd.DataFrame:
     tables = []
     for run in sweep.runs:
         rounds = run.rounds.select_dtypes("number")
-        settings = {key: value_of(run, key) for key in sweep.keys}
+        settings = {key: None if (value := value_of(run, key)) is ... else value for key in sweep.keys}
         front = pd.DataFrame({"run": run.name, SEED: run.seed, **settings}, index=rounds.index)
         tables.append(front.join(rounds))
     return pd.concat(tables, ignore_index=True)
@@ -53,6 +53,9 @@ def frame(sweep: SweepRecord) -> pd.DataFrame:
 def export(sweep: SweepRecord, form: Form, path: Path) -> Path:
     """Write the table of `read` as a file, and return its path. Raises OSError: it cannot be written."""
     table = frame(sweep)
+    for key in sweep.keys:
+        if table[key].map(type).nunique() > 1:  # Parquet has one type in a column
+            table[key] = table[key].map(lambda value: value if pd.isna(value) else str(value))
     with replacing(path) as scratch:
         table.to_csv(scratch, index=False) if form == "csv" else table.to_parquet(scratch, index=False)
     return path

@@ -110,7 +110,8 @@ def effect(run: RunRecord, keys: Sequence[str]) -> dict[str, Any]:
     """Return the values of the settings that have an effect on a run; runs with the same values are alike."""
     partition, assigner = run.config.data.partition, run.config.assignment.name
     needs = {
-        "data.dirichlet_alpha": partition == "dirichlet", "data.majority_fraction": partition == "majority",
+        "data.dirichlet_alpha": partition in ("dirichlet", "resampled"),
+        "data.majority_fraction": partition in ("majority", "resampled"),
         "assignment.exchanges": assigner == "hfel", "assignment.transfers": assigner == "hfel",
         "assignment.policy": assigner == "d3qn",
     }  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
-from hflray.report.runs import RunRecord, SweepRecord, differing
+from hflray.report.runs import RunRecord, SweepRecord, with_lengths
 from hflray.support.pairs import LEVEL, Pairs, family_p
 from hflray.support.terminal.tables import TextTable
 
@@ -53,7 +53,7 @@ def fields(runs: Sequence[RunRecord], reference: str = REFERENCE) -> dict[str, d
     contestant's name is its scheduler's with its options. Deployments of the edges count as assigners do.
     """
     used = [run for run in runs if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search")]
-    shared = [key for key in differing(used) if not key.startswith((*PART, ASSIGNER))]
+    shared = [key for key in with_lengths(used) if not key.startswith((*PART, ASSIGNER))]
     options = dict.fromkeys(key for run in used for key in run.settings if key.startswith(OPTIONS))
     names = label_each(used, [NAME, *options])
     contestant = {id(run): name for run, name in zip(used, names, strict=True)}

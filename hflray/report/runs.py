@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -237,7 +237,7 @@ class SweepRecord:
     @cached_property
     def keys(self) -> list[str]:
         """The dotted keys in which the runs differ, without the seed."""
-        return differing(self.runs)
+        return with_lengths(self.runs)
 
     @property
     def main_metric(self) -> str:
@@ -294,6 +294,17 @@ def differing(runs: Sequence[RunRecord]) -> list[str]:
     ]
 
 
+def with_lengths(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys of `differing`, and those of `LENGTHS` in which runs of one trial differ: they are no seeds."""
+    seen: dict[Hashable, dict[str, str]] = {}
+    lengths = dict[str, None]()
+    for run in runs:
+        values = {key: repr(value) for key, value in run.settings.items() if is_one_of(key, LENGTHS)}
+        first = seen.setdefault(run.identity, values)
+        lengths |= dict.fromkeys(key for key in values if values[key] != first.get(key))
+    return [*differing(runs), *lengths]
+
+
 def read_sweep(results: Path, name: str) -> SweepRecord:
     """Read the runs of a sweep from its journal, which has everything that a tracker ever gets.
 
@@ -321,7 +332,12 @@ def read_sweep(results: Path, name: str) -> SweepRecord:
     notes: list[str] = []
     histories = read_journal(folder.path, notes)
     about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
-    return assemble(*about, histories, notes, Fleets(str(folder.path)).read, folder.file.labels)
+    sweep = assemble(*about, histories, notes, Fleets(str(folder.path)).read, folder.file.labels)
+    rounds = folder.file.experiment.get("max_rounds")
+    if rounds and "max_rounds" not in folder.file.sweep:  # `prolong` may have raised it after a run reached its target
+        same = {"max_rounds": rounds}
+        sweep.runs = [replace(run, config=run.config.model_copy(update=same)) for run in sweep.runs]
+    return sweep
 
 
 def _tree_of(text: str) -> dict[str, Any]:

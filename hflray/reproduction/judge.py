@@ -59,6 +59,7 @@ class Effect:
         rounds: the rounds that are compared.
         level: the accuracy at which the endpoints are read; None: they are not read at a target.
         missing: the names of the sides without a run.
+        left_open: the settings in which runs of one side and seed differ, so that the claim does not say which counts.
         runs: the runs.
     """
 
@@ -71,6 +72,7 @@ class Effect:
     rounds: int = 0
     level: float | None = None
     missing: list[str] = field(default_factory=list)
+    left_open: list[str] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
 
 
@@ -138,6 +140,8 @@ def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: b
         ]
         without = dict.fromkeys(name for effect in compared for name in effect.missing)
         notes.append(f"no run: {'; '.join(without)}" if without else "")
+        left_open = dict.fromkeys(key for effect in compared for key in effect.left_open)
+        notes.append(f"the claim names no value of {', '.join(left_open)}, in which its runs differ" * bool(left_open))
         if brief:
             labels = _short_labels(contrasts)
             compared = [replace(effect, label=label) for effect, label in zip(compared, labels, strict=True)]
@@ -281,6 +285,9 @@ def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: S
         longest: dict[int, RunRecord] = {}
         sided = [run for run in pool if matches(run, side) and _has(run, endpoint)]
         for run in sorted(sided, key=lambda run: last_step(run, endpoint.metric)):
+            differs = set(longest.get(run.seed, run).identity) ^ set(run.identity)
+            if differs:
+                return Effect(contrast.label, np.empty(0), left_open=sorted({key for key, _ in differs}))
             longest[run.seed] = run
         by_seed.append(longest)
     planned = range(1 if plan.fleets else claim.seeds or plan.seeds or 1)

@@ -15,9 +15,12 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, validate
 from hflray.errors import ConfigError
+from hflray.report import frame
 from hflray.report.exports import read_export
+from hflray.report.ranking import fields
 from hflray.report.runs import RunRecord, SweepRecord, assemble, differing, read_sweep
 from hflray.reproduction.judge import select_alike
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import History, RunTables, Tracker
 from tests.conftest import small_config
 from tests.report import fabricated
@@ -193,3 +196,36 @@ def test_a_target_is_judged_by_the_validation_part_of_a_run_that_has_one(tmp_pat
     own = {"f1": [0.9, 0.9], "accuracy": [0.1, 0.2], "validation_f1": [0.1, 0.95]}
     run = fabricated.run(own, "target.metric=own.py:f1")
     assert (run.main_metric, run.reached(0.9)) == ("f1", 2)
+
+
+def test_targets_lengths_and_mixtures_are_no_seeds(tmp_path) -> None:
+    for key, values, more in (
+        ("target_accuracy", (0.5, 0.8), ()), ("max_rounds", (3, 9), ()),
+        ("data.majority_fraction", (0.5, 0.8), ("data.partition=resampled",)),
+        ("data.dirichlet_alpha", (0.1, 1.0), ("data.partition=resampled",)),
+    ):  # fmt: skip
+        runs = [fabricated.run({metrics.ACCURACY: [0.4]}, f"{key}={value}", f"seed={seed}", *more)
+                for value in values for seed in (0, 1)]  # fmt: skip
+        groups = fabricated.sweep("x", runs).groups()
+        assert [[run.seed for run in group] for group in groups.values()] == [[0, 1], [0, 1]], key
+        assert set(fields(runs)) == set(groups), key
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_table_has_an_empty_cell_for_an_option_that_is_not_given(form, tmp_path) -> None:
+    settings = ("assignment.name=d3qn", "scheduling={name: oort, options: {exploration: 0.5}}"), ("scheduling.name=ikc",)
+    runs = [fabricated.run({metrics.ACCURACY: [0.4]}, *some) for some in settings]
+    runs[0].settings["assignment.polish_ms"], runs[1].settings["assignment.polish_ms"] = "optimum", 5
+    path = frame.export(fabricated.sweep("x", runs), form, tmp_path / f"x.{form}")
+    table = pd.read_csv(path) if form == "csv" else pd.read_parquet(path)
+    assert table["assignment.polish_ms"].tolist() == ["optimum", "5"]
+    assert table["scheduling.options.exploration"].astype(float).isna().tolist() == [False, True]
+
+
+def test_a_run_that_reached_its_target_before_the_sweep_got_more_rounds_has_them_too(results, tmp_path) -> None:
+    shutil.copytree(results, tmp_path / "results")
+    (path,) = (tmp_path / "results").glob("tiny-*/sweep.json")
+    folder = SweepFolder.load(path.parent)
+    folder.file = folder.file.model_copy(update={"experiment": {**folder.file.experiment, "max_rounds": 9}})
+    folder.save()
+    assert {run.config.max_rounds for run in read_sweep(tmp_path / "results", "tiny").runs} == {9}

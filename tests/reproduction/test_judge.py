@@ -287,6 +287,15 @@ def test_runs_that_differ_in_another_setting_are_not_pooled(tmp_path) -> None:
     assert "1 runs that no claim names" in one(shown, [*runs, *curves("oort", [0.1])])["notes"]
 
 
+def test_a_claim_that_does_not_say_which_of_two_runs_of_a_seed_counts_has_no_answer(tmp_path) -> None:
+    shown = exhibit(tmp_path, f"{LEADS[:-1]}, {{text: b, compare: [[H = 10, H = 30]], at: [IKC, VKC], {MEAN}}}]")
+    h30 = "scheduling.num_scheduled=30"
+    runs = [*curves("ikc", IKC), *curves("vkc", VKC), *curves("ikc", IKC, h30), *curves("vkc", [0.1] * 5, h30)]
+    row = judged(shown, runs).records[0]
+    assert (row["n"], row["answer"]) == ("0 of 5 seeds", "")
+    assert row["notes"] == "the claim names no value of scheduling.num_scheduled, in which its runs differ"
+
+
 def test_a_modified_checkout_is_named(tmp_path) -> None:
     runs = curves("ikc", IKC, commit=f"{CLEAN}-dirty") + curves("vkc", VKC)
     assert "5 runs of a modified checkout" in one(exhibit(tmp_path, LEADS), runs)["notes"]
