@@ -150,6 +150,8 @@ def test_an_override_of_a_section_replaces_the_axes_that_it_sets_and_none_goes_l
     whole = write(tmp_path, "sweep: {training: {grid: [{batch_size: 8}, {batch_size: 16}]}}")
     with pytest.raises(ConfigError, match=r"training.learning_rate beside the axis sweep.training"):
         load_sweep(whole, ["training.learning_rate=0.1"])
+    with pytest.raises(ConfigError, match=r"training.batch_size beside the axis sweep.training"):
+        load_sweep(whole, ["training.batch_size=4"])
 
 
 def test_an_empty_section_sweeps_nothing(tmp_path) -> None:
@@ -313,6 +315,8 @@ def test_a_configuration_in_python_has_the_paths_of_its_file(tmp_path, monkeypat
 def test_the_folder_of_data_sets_of_the_command_line_replaces_an_axis_of_it(tmp_path) -> None:
     file = with_data_root(load_sweep(None, ["sweep.data.root={grid: [a, b]}"]), tmp_path)
     assert (list(file.sweep), file.experiment["data"]["root"]) == ([], str(tmp_path))
+    file = with_data_root(load_sweep(None, ["sweep.data={grid: [{name: digits}, {name: synthetic}]}"]), tmp_path)
+    assert [trial.config.data.root for trial in expand(file)] == [str(tmp_path)] * 2
 
 
 def test_a_bound_is_compared_with_the_validation_part_where_there_is_one(tmp_path):
@@ -321,6 +325,18 @@ def test_a_bound_is_compared_with_the_validation_part_where_there_is_one(tmp_pat
     assert tune.bound({"accuracy": 0.8, "validation_accuracy": 0.7}) is None
     assert tune.bound({"accuracy": 0.1, "validation_accuracy": 0.9, "round/delay_s": 5.0}) == "accuracy"
     assert tune.bound({"r2": 1.0, "round/delay_s": 5.0}) == "round/delay_s"
+    losses = load_sweep(None, ["tune.stop={test_loss: 0.3}"]).tune
+    assert (losses.bound({"test_loss": 2.3}), losses.bound({"test_loss": 0.2})) == (None, "test_loss")
+
+
+@pytest.mark.parametrize("metric, mode", [("accuracy", "max"), ("test_loss", "min"), ("total/energy_j", "min")])
+def test_without_a_mode_the_metric_says_what_is_better(metric, mode):
+    words = "sweep.training.learning_rate={uniform: [0, 1]}", "tune.samples=4"
+    for section in ("search", "early_stopping", "population"):
+        tune = load_sweep(None, [*words, f"tune.{section}.metric={metric}"]).tune
+        assert getattr(tune, section).mode == mode
+        tune = load_sweep(None, [*words, f"tune.{section}={{metric: {metric}, mode: max}}"]).tune
+        assert getattr(tune, section).mode == "max"
 
 
 def test_a_sweep_over_both_image_data_sets_takes_the_official_split_and_its_smoke_run_none(tmp_path):

@@ -89,11 +89,29 @@ class Axis(Section):
         return float(rng.uniform(*self.uniform))
 
 
-Mode = Annotated[Literal["min", "max"], Field(description="whether a small or a large value is better")]
+Mode = Annotated[
+    Literal["min", "max"],
+    Field(description="whether a small or a large value is better; without it, what suits the metric"),
+]
 Compared = Annotated[str, Field(description="a metric of the glossary or target.metric, compared at equal rounds")]
 
 
-class SearchConfig(Section):
+class _Comparing(Section):
+    """A section that compares trials by a metric, which says which values are better unless `mode` does."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_the_metric(cls, tree: Any) -> Any:
+        metric = tree.get("metric") if isinstance(tree, dict) and "mode" not in tree else None
+        if not isinstance(metric, str):
+            return tree
+        if metric in metrics.MAIN or metrics.may_be_own(metric):
+            return tree | {"mode": "max"}
+        is_cost = metric in metrics.METRICS and metrics.METRICS[metric].unit in ("s", "J", "bit")
+        return tree | {"mode": "min"} if is_cost or metric == metrics.TEST_LOSS else tree
+
+
+class SearchConfig(_Comparing):
     """A search that replaces a fixed list: each trial's values depend on the results of earlier trials."""
 
     name: Literal["optuna"] = Field("optuna", description="the search; Optuna's default sampler is TPE")
@@ -127,7 +145,7 @@ class SearchConfig(Section):
         return None if name is None else values[name]
 
 
-class EarlyStoppingConfig(Section):
+class EarlyStoppingConfig(_Comparing):
     """Asynchronous successive halving, which stops trials that are behind at their rungs."""
 
     name: Literal["asha"] = Field("asha", description="the rule that stops trials")
@@ -140,7 +158,7 @@ class EarlyStoppingConfig(Section):
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
 
-class PopulationConfig(Section):
+class PopulationConfig(_Comparing):
     """Population-based training: every few rounds the worst trials adopt the state of the best with changed settings.
 
     The population has `tune.samples` trials. The swept keys, which must all be drawn, are the settings that change. A
@@ -179,8 +197,9 @@ class TuneConfig(Section):
     seed: int = Field(0, ge=0, description="seed of the draws and of the search")
     stop: dict[str, float] = Field(
         {},
-        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, by its name "
-        "on the test set; as in all of tune, its value is that on the validation part where there is one",
+        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, test_loss "
+        "from above, by its name on the test set; as in all of tune, its value is that on the validation part where "
+        "there is one",
     )
     search: SearchConfig | None = Field(None, description="a search that chooses values; null: none")
     early_stopping: EarlyStoppingConfig | None = Field(
@@ -193,9 +212,9 @@ class TuneConfig(Section):
 
         A metric's value is that on the validation part where there is one.
         """
-        for name, least in self.stop.items():
+        for name, bound in self.stop.items():
             value = metrics.deciding(name, values)
-            if value is not None and value >= least:
+            if value is not None and (value <= bound if name == metrics.TEST_LOSS else value >= bound):
                 return name
         return None
 

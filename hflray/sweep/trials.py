@@ -81,15 +81,21 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = (), bare: boo
     texts = texts_in(tree)
     for text in overrides:
         key, value = split_override(text)
+        axes = tree.get("sweep")
+        axes = axes if isinstance(axes, dict) else {}
+        if outer := next((name for name in axes if key.startswith(f"{name}.")), None):
+            raise ConfigError(
+                f"--set: got {one_line(key)} beside the axis sweep.{one_line(outer)}, whose values take the place of "
+                f"the whole section, so that it has no effect; accepted: {one_line(outer)}, which replaces the axis; "
+                "set that"
+            )
         if key.startswith("sweep."):
             _section(tree, "sweep", "swept keys")[key.partition(".")[2]] = value
         elif key.split(".")[0] in SECTIONS:
             set_dotted(tree, key, value)
         else:
-            axes = tree.get("sweep")
-            if isinstance(axes, dict):
-                for name in _names_in(key, value):
-                    axes.pop(name, None)
+            for name in _names_in(key, value):
+                axes.pop(name, None)
             set_dotted(_section(tree, "experiment", "settings"), key, value)
     tree = pin_sweep(tree)
     file = validate(SweepFile, tree)
@@ -304,6 +310,10 @@ def with_data_root(file: SweepFile, root: Path) -> SweepFile:
     if not isinstance(data, dict):
         return file  # the validation of the trials says what is wrong with it
     axes = {key: axis for key, axis in file.sweep.items() if key != "data.root"}
+    if "data" in axes:
+        kinds = {kind: [value | {"root": str(root)} if isinstance(value, dict) else value for value in values]
+                 for kind, values in axes["data"].model_dump(exclude_unset=True).items()}  # fmt: skip
+        axes["data"] = validate(Axis, kinds)
     experiment = file.experiment | {"data": data | {"root": str(root)}}
     return file.model_copy(update={"experiment": experiment, "sweep": axes})
 

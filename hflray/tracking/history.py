@@ -105,6 +105,19 @@ def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History
     return sorted(histories, key=lambda history: history.started_ms)
 
 
+def _environment(entries: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the environment of the last start; its commit is a modified one if that of any start with rounds is."""
+    environments: list[dict[str, str]] = []
+    is_modified = False
+    for entry in entries:
+        if "start" in entry:
+            environments.append(parse_json(entry["artifacts"]["environment.json"]))
+        elif "round" in entry and environments:
+            is_modified |= environments[-1].get("git_commit", "").endswith("-dirty")
+    commit = environments[-1].get("git_commit", "")
+    return environments[-1] | ({"git_commit": commit.removesuffix("-dirty") + "-dirty"} if is_modified else {})
+
+
 def _journalled(key: str, entries: list[dict[str, Any]]) -> History:
     """Return the run of these journal entries. Raises ValueError, KeyError, TypeError: the entries are damaged."""
     run, ending = run_of(key, entries), ending_of(entries)
@@ -119,7 +132,7 @@ def _journalled(key: str, entries: list[dict[str, Any]]) -> History:
         status="RUNNING" if ending is None else ending.status,
         error=None if ending is None else ending.error,
         config=run.artifacts["config.yaml"],
-        environment=parse_json(run.artifacts["environment.json"]),
+        environment=_environment(entries),
         values=values,
         tables=RunTables.of(entries),
         started_ms=starts_ms[0],

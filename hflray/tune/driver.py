@@ -35,6 +35,7 @@ from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
 from hflray.sweep.tasks import find_task
 from hflray.tracking import Journal, Tracker, titles
+from hflray.tracking.journal import run_of
 from hflray.tracking.mlflow import import_soon
 from hflray.training import session
 from hflray.training.start import start_ray
@@ -120,6 +121,7 @@ def _run(
         journal = Journal(folder.path) if storage is None else Journal(folder.path, storage.send, storage.held)
         if resume:
             mend(folder, trials, journal, progress.line)
+            check_data(trials, checked, journal)
         if storage is not None:
             storage.begin()
         _save(folder, storage)
@@ -206,6 +208,17 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
         say(problem)
         for trial in trials:
             journal.cut(trial.name, after=0)
+
+
+def check_data(trials: Sequence[Trial], checked: CheckedTrials, journal: Journal) -> None:
+    """Raise ConfigError if a trial has begun with other samples than its data set has now."""
+    for trial in trials:
+        run, now = run_of(trial.name, journal.entries(trial.name)), checked.described(trial.config)
+        if now and run is not None and run.dataset is not None and run.dataset["digest"] != now["digest"]:
+            raise ConfigError(
+                f"data.name: {trial.config.data.name} has other samples than when {trial.name} began; accepted with "
+                "--resume: the same; put them back, or begin anew with --fresh"
+            )
 
 
 def adopt_older(folder: SweepFolder, trial: str) -> None:

@@ -140,7 +140,7 @@ class World:
     def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
         """Return the motion of the devices; None if they stay."""
         section = self.config.mobility
-        arguments = {
+        arguments: dict[str, Any] = {
             "seed": config.seed, "position_m": fleet.position_m, "area_m": config.fleet.area_m,
             "slot_s": section.slot_s,
         }  # fmt: skip

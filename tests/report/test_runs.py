@@ -213,7 +213,10 @@ def test_targets_lengths_and_mixtures_are_no_seeds(tmp_path) -> None:
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_table_has_an_empty_cell_for_an_option_that_is_not_given(form, tmp_path) -> None:
-    settings = ("assignment.name=d3qn", "scheduling={name: oort, options: {exploration: 0.5}}"), ("scheduling.name=ikc",)
+    settings = (
+        ("assignment.name=d3qn", "scheduling={name: oort, options: {exploration: 0.5}}"),
+        ("scheduling.name=ikc",),
+    )
     runs = [fabricated.run({metrics.ACCURACY: [0.4]}, *some) for some in settings]
     runs[0].settings["assignment.polish_ms"], runs[1].settings["assignment.polish_ms"] = "optimum", 5
     path = frame.export(fabricated.sweep("x", runs), form, tmp_path / f"x.{form}")

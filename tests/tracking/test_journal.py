@@ -146,6 +146,17 @@ def test_the_entries_from_any_line_on_are_read_up_to_a_given_size(tmp_path) -> N
             assert (read, end) == (entries[first:last], ends[last])
 
 
+def test_rounds_of_a_modified_checkout_are_told_after_a_start_of_a_clean_one(tmp_path, monkeypatch) -> None:
+    for number, commit in enumerate(("a-dirty", "b", "c")):
+        monkeypatch.setattr(
+            "hflray.tracking.tracker._environment_text", lambda commit=commit: f'{{"git_commit": "{commit}"}}'
+        )
+        tracker = Tracker("", "tests", "torn", tmp_path, sinks=())
+        tracker.start("t", "t", small_config(), {})
+        tracker.round("t", number + 1, {"accuracy": 0.5})
+        assert read_journal(tmp_path)[0].environment["git_commit"] == f"{commit.removesuffix('-dirty')}-dirty"
+
+
 def test_the_artifacts_are_those_that_the_run_names_since_it_last_began() -> None:
     start, end, round = {"start": 1}, {"end": "FINISHED"}, {"round": 1}
     tables, file = {"artifact": "tables"}, {"artifact": "file", "path": "a"}

@@ -21,15 +21,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import Fleets
-from hflray.experiment.scenario import Scenario
+from hflray.experiment.scenario import Scenario, data_key
 from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
+from hflray.tracking import Tracker
 from hflray.training.actor_pool import ActorPool
 from hflray.training.job import DeviceData
 from hflray.tune import nodes
 from hflray.tune import trial as trial_module
-from hflray.tune.driver import adopt_older
+from hflray.tune.driver import adopt_older, check_data
 from hflray.tune.launch import LAST, TRIAL, Placement, parameters
 from hflray.tune.trial import SharedSettings, run_trial, share, trial_experiment
 from tests.conftest import refusal, small_config
@@ -50,6 +51,18 @@ def make_placement(*overrides: str) -> tuple[SweepFile, Placement, ExperimentCon
 def bundles(*overrides: str) -> list[dict[str, float]]:
     _, placements, config = make_placement(*overrides)
     return placements.bundles(config)
+
+
+def test_a_trial_does_not_go_on_with_other_samples(tmp_path) -> None:
+    trials = expand(load_sweep(None, SMALL))
+    checked, tracker = check_trials(trials, "experiment", measure=False), Tracker("", "", "x", tmp_path, sinks=())
+    tracker.start(trials[0].name, "x", trials[0].config, {}, checked.described(trials[0].config))
+    check_data(trials, checked, tracker.journal)
+    checked._digests[data_key(trials[0].config)] = "another"
+    with pytest.raises(
+        ConfigError, match=r"data.name: digits has other samples than when .* began; accepted with --res"
+    ):
+        check_data(trials, checked, tracker.journal)
 
 
 def test_trials_on_cpus_reserve_no_gpu(ray_session) -> None:
