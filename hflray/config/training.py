@@ -89,7 +89,8 @@ class TrainingConfig(Section):
     loss: Annotated[str | None, Named("loss")] = None
     """null: cross_entropy for classes and tokens, mse for a regression"""
     local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
-    """epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch"""
+    """epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch, for which dvfs
+    bills a whole pass all the same"""
     buffers: Literal["average", "local"] = "average"
     """floating buffers of the network, such as BatchNorm's statistics; average: they are sent and averaged like
     weights; local: normalisation layers use the statistics of the batch at hand and keep none"""

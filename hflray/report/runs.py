@@ -296,11 +296,11 @@ def differing(runs: Sequence[RunRecord]) -> list[str]:
 
 def with_lengths(runs: Sequence[RunRecord]) -> list[str]:
     """Return the keys of `differing`, and those of `LENGTHS` in which runs of one trial differ: they are no seeds."""
-    seen: dict[Hashable, dict[str, str]] = {}
+    of_trial: dict[Hashable, dict[str, str]] = {}
     lengths = dict[str, None]()
     for run in runs:
         values = {key: repr(value) for key, value in run.settings.items() if is_one_of(key, LENGTHS)}
-        first = seen.setdefault(run.identity, values)
+        first = of_trial.setdefault(run.identity, values)
         lengths |= dict.fromkeys(key for key in values if values[key] != first.get(key))
     return [*differing(runs), *lengths]
 

@@ -311,9 +311,9 @@ def with_data_root(file: SweepFile, root: Path) -> SweepFile:
         return file  # the validation of the trials says what is wrong with it
     axes = {key: axis for key, axis in file.sweep.items() if key != "data.root"}
     if "data" in axes:
-        kinds = {kind: [value | {"root": str(root)} if isinstance(value, dict) else value for value in values]
-                 for kind, values in axes["data"].model_dump(exclude_unset=True).items()}  # fmt: skip
-        axes["data"] = validate(Axis, kinds)
+        axis = axes["data"]
+        moved = [value | {"root": str(root)} if isinstance(value, dict) else value for value in axis.values]
+        axes["data"] = axis.model_copy(update={axis.kind: moved})
     experiment = file.experiment | {"data": data | {"root": str(root)}}
     return file.model_copy(update={"experiment": experiment, "sweep": axes})
 
