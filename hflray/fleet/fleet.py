@@ -442,7 +442,7 @@ class Fleet:
 
     def with_tree(self, tree: TreeConfig, config: FleetConfig, seed: int) -> Fleet:
         """Return the same fleet with what lies above its edges, as the section ``tree`` says (`Tree.of`)."""
-        made = Tree.of(tree, config, self.edge_position_m, seed, self.edge_parents)
+        made = Tree.of(tree, config, self.edge_position_m, seed, self.edge_parents, self.edge_names)
         return replace(self, tree=made)
 
     def with_samples(self, samples: ArrayLike) -> Fleet:

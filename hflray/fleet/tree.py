@@ -131,6 +131,7 @@ class Tree:
         edge_position_m: FloatArray,
         seed: int,
         parents: Sequence[str] | None = None,
+        names: Sequence[str] | None = None,
     ) -> Tree:
         """Make the tree of a configuration.
 
@@ -139,6 +140,7 @@ class Tree:
             edge_position_m: the places of the edges, (M, 2), m.
             seed: draws the shadowing of the links; ``fleet.deployment_seed`` goes before it.
             parents: the region of each edge, as its table names it; None: the nearest.
+            names: what a file of links calls the edges; None: 0, 1 and so on.
 
         Raises:
             ConfigError: a region has no edge, a graph is not connected, or W is not doubly stochastic.
@@ -152,7 +154,7 @@ class Tree:
         if tree.region is not None:
             return cls(regions=_regions(tree.region, config, edge_position_m, rng, parents))
         if tree.gossip is not None:
-            return cls(graph=_graph(tree.gossip, config, edge_position_m, rng))
+            return cls(graph=_graph(tree.gossip, config, edge_position_m, rng, names))
         return CLOUD_ALONE
 
 
@@ -217,14 +219,21 @@ def _clusters(position_m: FloatArray, count: int) -> IntArray:
     return np.array([order[int(r)] for r in parent], dtype=np.intp)
 
 
-def _graph(gossip: GossipConfig, config: FleetConfig, position_m: FloatArray, rng: np.random.Generator) -> Graph:
+def _graph(
+    gossip: GossipConfig,
+    config: FleetConfig,
+    position_m: FloatArray,
+    rng: np.random.Generator,
+    names: Sequence[str] | None,
+) -> Graph:
     count = len(position_m)
+    names = names or tuple(map(str, range(count)))
     if count < 2:
         raise ConfigError(
             f"tree.gossip.graph: got {gossip.graph} for fleet.num_edges = {count}, which has no neighbour; accepted: "
             "2 edges or more; raise fleet.num_edges"
         )
-    linked = _linked(gossip.graph, count)
+    linked = _linked(gossip.graph, names)
     apart = _apart(linked)
     if apart is not None:
         raise ConfigError(
@@ -232,22 +241,23 @@ def _graph(gossip: GossipConfig, config: FleetConfig, position_m: FloatArray, rn
             "connected graph; add a link"
         )
     is_metropolis = gossip.weights == "metropolis"
-    weights = metropolis(linked) if is_metropolis else _weights(gossip.weights, linked)
+    weights = metropolis(linked) if is_metropolis else _weights(gossip.weights, linked, names)
     distance_m = np.linalg.norm(position_m[:, None] - position_m, axis=-1)
     shadowing_db = np.triu(rng.normal(0.0, config.shadowing_db, (count, count)), 1)
     gain = path_gain(distance_m, config, shadowing_db + shadowing_db.T)
     return Graph(linked, weights, gain, gossip.links_mhz * 1e6, is_metropolis)
 
 
-def _linked(graph: str, count: int) -> BoolArray:
+def _linked(graph: str, names: Sequence[str]) -> BoolArray:
     """Return which of M edges are neighbours, (M, M)."""
+    count = len(names)
     if graph == "complete":
         return ~np.eye(count, dtype=bool)
     linked = np.zeros((count, count), dtype=bool)
     if graph in ("ring", "path"):
         pairs = [(m, m + 1) for m in range(count - 1)] + ([(count - 1, 0)] if graph == "ring" else [])
     elif pinned.plain(graph).lower().endswith(pinned.TABLES):
-        pairs = [(m, other) for m, other, _ in _links(graph, "graph", count)]
+        pairs = [(m, other) for m, other, _ in _links(graph, "graph", names)]
     else:
         raise ConfigError(
             f"tree.gossip.graph: got {graph!r}; accepted: ring, complete, path, or a CSV file with the columns "
@@ -258,7 +268,7 @@ def _linked(graph: str, count: int) -> BoolArray:
     return linked
 
 
-def _links(path: str, setting: str, count: int) -> list[tuple[int, int, float]]:
+def _links(path: str, setting: str, names: Sequence[str]) -> list[tuple[int, int, float]]:
     """Return edge, neighbour and weight of each row of a file; without the column, a weight is NaN.
 
     Raises:
@@ -270,16 +280,16 @@ def _links(path: str, setting: str, count: int) -> list[tuple[int, int, float]]:
     for name in ("edge", "neighbour"):
         if name not in table.columns:
             raise ConfigError(f"{table.name}: lacks the column {name}; accepted: edge,neighbour,weight; add it")
-        ends.append(table.indices(name, tuple(map(str, range(count))), f"no edge of 0 to {count - 1}").tolist())
+        ends.append(table.indices(name, names, f"no edge of {names[0]} to {names[-1]}").tolist())
     weight = table.numbers("weight") if "weight" in table.columns else np.full(len(table), np.nan)
     return list(zip(ends[0], ends[1], weight.tolist(), strict=True))
 
 
-def _weights(path: str, linked: BoolArray) -> FloatArray:
+def _weights(path: str, linked: BoolArray, names: Sequence[str]) -> FloatArray:
     """Return W of a file, (M, M). Raises ConfigError: it is not doubly stochastic over the graph's links."""
     count = len(linked)
     weights = np.zeros((count, count))
-    for m, other, weight in _links(path, "weights", count):
+    for m, other, weight in _links(path, "weights", names):
         weights[m, other] = weight
     for words, sums in (("row", weights.sum(axis=1)), ("column", weights.sum(axis=0))):
         bad = np.flatnonzero(~(np.abs(sums - 1.0) <= ROW_TOLERANCE))

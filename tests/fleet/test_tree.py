@@ -99,6 +99,10 @@ def test_a_graph_and_w_of_files(tmp_path) -> None:
     made = fleet_of({"gossip": {"graph": str(links), "weights": str(weights)}}, edges=3).tree.graph
     np.testing.assert_array_equal(made.linked, PATH)
     assert made.weights[1].tolist() == [0.5, 0, 0.5]
+    links.write_text("edge,neighbour\nsouth,2\n2,0\n")
+    tree = TreeConfig.model_validate({"gossip": {"graph": str(links)}})
+    named = Fleet.of(FleetConfig(num_devices=3, num_edges=3), np.random.default_rng(0), edge_names=["south", "2", "0"])
+    np.testing.assert_array_equal(named.with_tree(tree, FleetConfig(num_edges=3), 0).tree.graph.linked, PATH)
 
 
 @pytest.mark.parametrize("tree, files, facts", refusals("fleet/tree"))
