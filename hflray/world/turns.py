@@ -291,8 +291,13 @@ def play(
     begin_s = now_s = before.clock_s
     most = math.inf if rule is None else rule.updates
 
+    plan_s = begin_s + ready_s
+
     def start(edge: int, moment_s: float) -> None:
-        turn = begin(edge, max(moment_s, begin_s + ready_s), iterations[edge]) if edge in iterations else None
+        if moment_s < plan_s:  # it fetches the model of the moment at which it begins
+            heapq.heappush(ways, (plan_s, edge, edge))
+            return
+        turn = begin(edge, moment_s, iterations[edge]) if edge in iterations else None
         if turn is None:
             return
         turn = replace(turn, version=version, position=len(updates), number=int(begun[edge]))
@@ -306,6 +311,9 @@ def play(
         if edge not in under_way:
             start(edge, begin_s)
     for turn in in_order(ways, lambda: len(updates) < most):
+        if not isinstance(turn, Turn):  # an edge that has waited for the plan
+            start(turn, plan_s)
+            continue
         edge, now_s = turn.edge, max(now_s, turn.end_s)
         if not turn.sends:
             continue
@@ -326,7 +334,7 @@ def play(
         updates = [update._replace(share=update.share / total) for update in updates]
         updates[-1] = updates[-1]._replace(steps=True)
     end_s = now_s if updates else max(now_s, begin_s + wait_s)
-    turns = tuple(sorted((turn for *_, turn in ways), key=lambda turn: turn.edge))
+    turns = tuple(sorted((turn for *_, turn in ways if isinstance(turn, Turn)), key=lambda turn: turn.edge))
     left = set(turns)
     trailing = tuple(turn for turn in touched if turn not in left and turn.settled_s > end_s)
     after = UnderWay(end_s, version, buffered, counts, begun, turns, trailing)

@@ -165,6 +165,10 @@ def test_only_edges_that_wait_for_the_plan_wait_for_it() -> None:
     )
     assert moments(after) == [(4.5, 0, 0), (6.5, 0, 0), (8.5, 0, 0)]
     assert [t.begin_s for t in after.after.turns] == [0.0]  # edge 1 has been under way all the time
+    # An edge that waits for the plan fetches the model of the moment at which it begins.
+    before = replace(UnderWay.first(2), turns=(turn(0, 0.0, 1.0),))
+    after = play(Asynchrony(2), before, [1], lambda edge, at, first: turn(edge, at, 2.0), ready_s=2.0)
+    assert moments(after) == [(1.0, 0, 0), (4.0, 1, 0)]
 
 
 def test_an_edge_counts_its_iterations_in_a_round_so_that_no_draw_comes_twice() -> None:
