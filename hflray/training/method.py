@@ -61,7 +61,7 @@ class Spec:
         Raises:
             ConfigError: the name is unknown, or an option is unknown or wrong.
         """
-        return _built(self)
+        return _built(self, registry.revision())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.kind, self.name, self.options_json, references.sources_of([self.name]))
@@ -76,7 +76,7 @@ BASES: dict[str, type[Any]] = {"aggregator": Aggregator, "local_rule": LocalRule
 
 
 @functools.lru_cache(maxsize=64)
-def _built(spec: Spec) -> Any:
+def _built(spec: Spec, revision: int) -> Any:
     if spec.kind == "local_rule":
         thing = registry.resolve(spec.kind, spec.name)
         if inspect.isfunction(thing):
@@ -212,7 +212,7 @@ class Method:
 
     def parts(self) -> Parts:
         """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
-        return _parts(self)
+        return _parts(self, registry.revision())
 
     def download_bits(self, sizes: tuple[int, ...], statistics: int, state: State) -> float:
         """Return the bits of a device's download: the whole model, and the vectors of the rule in a `state`."""
@@ -296,7 +296,7 @@ class Parts:
 
 
 @functools.lru_cache(maxsize=64)
-def _parts(method: Method) -> Parts:
+def _parts(method: Method, revision: int) -> Parts:
     parts = Parts(method)
     _check_parts(method, parts)
     return parts
