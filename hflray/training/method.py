@@ -284,7 +284,8 @@ class Parts:
         self.plain_steps = not self.changed and not corrects(rule)
         self.compresses = not isinstance(self.device_compressor, Whole)
         self.scales = type(rule).scales is not LocalRule.scales
-        remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
+        made = type(rule)
+        remembers = bool(rule.memory) or (made.begin, made.finish) != (LocalRule.begin, LocalRule.finish)
         self.remembers = remembers or self.device_compressor.remembers
         self.lasts = (remembers and rule.forgets is not True) or self.device_compressor.remembers
         linear = self.edge.linear and self.cloud.linear and isinstance(self.edge_compressor, Whole)
