@@ -384,7 +384,9 @@ def check_surroundings(method: Method, config: ExperimentConfig) -> None:
     needs_all = needs_edges or rule.makes_model
     gossips, has_regions = config.tree.gossip is not None, config.tree.region is not None
     cloud, edges = config.clock.cloud.asynchronous is not None, config.clock.edge.asynchronous is not None
-    of_cloud = "with an asynchronous clock.cloud"
+    of_cloud, kind = "with an asynchronous clock.cloud", config.clock.cloud.kind
+    counts = "where an edge may make another number of edge iterations than training.edge_iterations"
+    clock = "clock.edge.asynchronous" if kind == "synchronous" else f"clock.cloud = {kind}"
     of_edges = "with clock.edge.asynchronous, whose edges take one device's model at a time"
     _refuse([
         (gossips and (has_vectors or needs_all), "training.rule.name", f"{name} with tree.gossip, and it needs a cloud",
@@ -400,6 +402,12 @@ def check_surroundings(method: Method, config: ExperimentConfig) -> None:
         (cloud and method.cloud != plain.cloud, "aggregation.cloud.name",
          f"{references.spoken(method.cloud.name)} {of_cloud}, which never combines several edges", "mean",
          "remove one of them"),
+        (kind == "semi_synchronous" and rule.once, "training.rule.name",
+         f"{name} with {clock}, {counts}, over which its vectors are spread",
+         "sgd, fedprox, feddyn, fednova, mtgc, or your own without `once`", "take one of them, or another cloud"),
+        ((edges or kind != "synchronous") and method.decay.factor < 1 and method.decay.every != "round",
+         "training.learning_rate_decay.every", f"{method.decay.every} with {clock}, {counts}", "round",
+         "set it, or factor to 1"),
         (edges and type(parts.edge) is not Mean, "aggregation.edge.name",
          f"{references.spoken(method.edge.name)} {of_edges}", "mean", "remove one of them"),
         (edges and (has_vectors or needs_all), "training.rule.name", f"{name} {of_edges}",
