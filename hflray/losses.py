@@ -86,19 +86,24 @@ def _reduced(function: Callable[..., Tensor]) -> Loss:
 
 
 def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
-    """Try a loss on two samples.
+    """Try a loss on two samples, and on eight whether it is the mean of their own losses.
 
     Raises:
-        ConfigError: it fails, does not return a finite scalar, or has no gradient. The message is one line.
+        ConfigError: it fails, does not return a finite scalar, has no gradient, or is no such mean. The message is one
+            line.
     """
     outputs = torch.full((2, num_outputs), 0.5, requires_grad=True)
     targets = torch.zeros(2) if kind == "regression" else torch.zeros(2, dtype=torch.int64)
+    eight = 0.1 + 0.8 * torch.rand((8, num_outputs), generator=torch.Generator().manual_seed(0))
+    ends = torch.linspace(0, 1 if kind == "regression" else num_outputs - 1, 8).to(targets.dtype)
+    of_eight: dict[str, Tensor] = {}
     refused, loss = f"training.loss: {spoken(name)}", find_loss(name)
     fix = "accepted: a function of outputs (n, …) and targets (n,) that returns their mean loss"
     for reduction, shape in (("mean", ()), ("none", (2,)), ("sum", ())):
         how = "" if reduction == "mean" else f" with the reduction {reduction}"
         try:
             value: Any = loss(outputs, targets, reduction=reduction)
+            of_eight[reduction] = loss(eight, ends, reduction=reduction)
         except Exception as error:  # a user's function may raise any type, and torch.func.vmap too
             failed = f"{refused} fails on {num_outputs} outputs of a {kind}{how} ({reason(error)})"
             raise ConfigError(f"{failed}; {fix}") from error
@@ -109,6 +114,14 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
             raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
         if reduction == "mean" and not value.requires_grad:
             raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
+    mean = of_eight["mean"].double()
+    for other in (of_eight["none"].double().mean(), of_eight["sum"].double() / 8):
+        if not torch.allclose(mean, other, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise ConfigError(
+                f"{refused} returns {mean:.6g} for eight samples, and {other:.6g} as the mean of the losses that it "
+                f"returns for each; {fix}, in which all samples count alike; leave out weights of classes and what is "
+                "computed from the mean"
+            )
 
 
 def count_correct(scores: Tensor, targets: Tensor) -> int:

@@ -63,6 +63,7 @@ ARGUMENTS: dict[Kind, tuple[str, ...]] = {
 }
 
 _ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process
+_revision = 0  # how often it has
 
 
 @cache
@@ -92,7 +93,14 @@ def register(kind: Kind, name: str, implementation: Any) -> None:
     """
     if name in _table(kind):
         raise ConfigError(f"{kind} '{name}': this name is taken; accepted: a new name; choose another")
+    global _revision
     _ADDED[kind, name] = implementation
+    _revision += 1
+
+
+def revision() -> int:
+    """Return a number that rises with each `register`, as a part of the key of what is kept by names."""
+    return _revision
 
 
 def names(kind: Kind) -> list[str]:

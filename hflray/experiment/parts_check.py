@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray import metrics
+from hflray import metrics, registry
 from hflray.allocation import is_general
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
@@ -28,7 +28,7 @@ from hflray.training.network_check import check_network
 from hflray.training.rules.own import OwnTraining
 from hflray.training.state import RoundTask
 
-_checked: set[str] = set()  # configurations without their seed, so that a sweep's seeds need one trial
+_checked: set[tuple[int, str]] = set()  # configurations without their seed, so that a sweep's seeds need one trial
 
 
 def check_parts(experiment: Experiment) -> None:
@@ -37,7 +37,7 @@ def check_parts(experiment: Experiment) -> None:
     Raises:
         HflrayError: a part does not keep its contract; the message is one line.
     """
-    key = experiment.config.model_copy(update={"seed": 0}).model_dump_json()
+    key = registry.revision(), experiment.config.model_copy(update={"seed": 0}).model_dump_json()
     if key in _checked:
         return
     experiment.world.try_parts()

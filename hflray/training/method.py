@@ -61,7 +61,7 @@ class Spec:
         Raises:
             ConfigError: the name is unknown, or an option is unknown or wrong.
         """
-        return _built(self)
+        return _built(self, registry.revision())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.kind, self.name, self.options_json, references.sources_of([self.name]))
@@ -76,7 +76,7 @@ BASES: dict[str, type[Any]] = {"aggregator": Aggregator, "local_rule": LocalRule
 
 
 @functools.lru_cache(maxsize=64)
-def _built(spec: Spec) -> Any:
+def _built(spec: Spec, revision: int) -> Any:
     if spec.kind == "local_rule":
         thing = registry.resolve(spec.kind, spec.name)
         if inspect.isfunction(thing):
@@ -212,7 +212,7 @@ class Method:
 
     def parts(self) -> Parts:
         """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
-        return _parts(self)
+        return _parts(self, registry.revision())
 
     def download_bits(self, sizes: tuple[int, ...], statistics: int, state: State) -> float:
         """Return the bits of a device's download: the whole model, and the vectors of the rule in a `state`."""
@@ -284,7 +284,8 @@ class Parts:
         self.plain_steps = not self.changed and not corrects(rule)
         self.compresses = not isinstance(self.device_compressor, Whole)
         self.scales = type(rule).scales is not LocalRule.scales
-        remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
+        made = type(rule)
+        remembers = bool(rule.memory) or (made.begin, made.finish) != (LocalRule.begin, LocalRule.finish)
         self.remembers = remembers or self.device_compressor.remembers
         self.lasts = (remembers and rule.forgets is not True) or self.device_compressor.remembers
         linear = self.edge.linear and self.cloud.linear and isinstance(self.edge_compressor, Whole)
@@ -296,7 +297,7 @@ class Parts:
 
 
 @functools.lru_cache(maxsize=64)
-def _parts(method: Method) -> Parts:
+def _parts(method: Method, revision: int) -> Parts:
     parts = Parts(method)
     _check_parts(method, parts)
     return parts
@@ -383,7 +384,9 @@ def check_surroundings(method: Method, config: ExperimentConfig) -> None:
     needs_all = needs_edges or rule.makes_model
     gossips, has_regions = config.tree.gossip is not None, config.tree.region is not None
     cloud, edges = config.clock.cloud.asynchronous is not None, config.clock.edge.asynchronous is not None
-    of_cloud = "with an asynchronous clock.cloud"
+    of_cloud, kind = "with an asynchronous clock.cloud", config.clock.cloud.kind
+    counts = "where an edge may make another number of edge iterations than training.edge_iterations"
+    clock = "clock.edge.asynchronous" if kind == "synchronous" else f"clock.cloud = {kind}"
     of_edges = "with clock.edge.asynchronous, whose edges take one device's model at a time"
     _refuse([
         (gossips and (has_vectors or needs_all), "training.rule.name", f"{name} with tree.gossip, and it needs a cloud",
@@ -399,6 +402,12 @@ def check_surroundings(method: Method, config: ExperimentConfig) -> None:
         (cloud and method.cloud != plain.cloud, "aggregation.cloud.name",
          f"{references.spoken(method.cloud.name)} {of_cloud}, which never combines several edges", "mean",
          "remove one of them"),
+        (kind == "semi_synchronous" and rule.once, "training.rule.name",
+         f"{name} with {clock}, {counts}, over which its vectors are spread",
+         "sgd, fedprox, feddyn, fednova, mtgc, or your own without `once`", "take one of them, or another cloud"),
+        ((edges or kind != "synchronous") and method.decay.factor < 1 and method.decay.every != "round",
+         "training.learning_rate_decay.every", f"{method.decay.every} with {clock}, {counts}", "round",
+         "set it, or factor to 1"),
         (edges and type(parts.edge) is not Mean, "aggregation.edge.name",
          f"{references.spoken(method.edge.name)} {of_edges}", "mean", "remove one of them"),
         (edges and (has_vectors or needs_all), "training.rule.name", f"{name} {of_edges}",

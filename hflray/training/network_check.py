@@ -80,7 +80,7 @@ class _Check:
                     module(x[:1])
         batch = max(min(self.training.batch_size, int(sizes.max())), EVALUATION_BATCH // 8)
         self._check_memory(num_parameters(module), batch * activations)
-        if self.training.device != "cpu":
+        if self.training.device != "cpu" or self.training.kernel == "batched":
             self._check_stacked(module, x, y)
 
     def _refused(self, defect: str, fix: str) -> ConfigError:
@@ -160,13 +160,17 @@ class _Check:
         return held_bytes // len(x)
 
     def _check_stacked(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Refuse a network that the kernel of GPUs cannot train."""
-        begin = "training.device: GPUs train all devices at once"
-        if num_statistics(module):
-            raise ConfigError(
-                f"{begin}, with batches of padded length, and '{self.name}' keeps statistics of its batches; use a "
-                "normalisation without them, such as GroupNorm, or set training.device to cpu"
-            )
+        """Refuse a network that the batched kernel cannot train."""
+        begin, fix = "training.kernel: batched trains all devices at once", "set training.kernel to auto"
+        if self.training.device != "cpu":
+            begin, fix = "training.device: GPUs train all devices at once", "set training.device to cpu"
+        takes_statistics = ConfigError(
+            f"{begin}, with batches of padded length, and '{self.name}' takes statistics of its batches; use a "
+            f"normalisation without them, such as GroupNorm, or {fix}"
+        )
+        norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        if norms or num_statistics(module):
+            raise takes_statistics
         trainer = BatchedTrainer(module, find_loss(self.problem.loss), 0.0, "cpu")
         trainer.hold(x.numpy(), y.numpy(), torch.ones(1), torch.zeros(1))
         start = torch.cat([parameter.detach().reshape(-1) for parameter in trained(module)]).numpy()
@@ -175,8 +179,12 @@ class _Check:
         except (RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"{begin} (torch.func.vmap), and '{self.name}' cannot be trained so "
-                f"({one_line(str(error).splitlines()[0])}); set training.device to cpu"
+                f"({one_line(str(error).splitlines()[0])}); {fix}"
             ) from error
+        with torch.no_grad():  # the output of a sample must not depend on the one beside it, which may be padding
+            alone, beside = (module(x[[0, other]])[0] for other in (0, -1))
+        if not torch.allclose(alone, beside):
+            raise takes_statistics
 
 
 def _parameters_without_building(problem: Problem) -> int:

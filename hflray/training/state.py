@@ -89,13 +89,16 @@ class TrainingState:
                 memories.setdefault(int(device), {})[name] = value if value.ndim else value[()]
             elif part == "fetched":
                 edge, _, name = name.partition(".")
-                fetched.setdefault(int(edge), {})[name.removeprefix("vectors.")] = value
+                fetched.setdefault(int(edge), {})[name] = value
             elif part == "version":
                 edge, _, number = name.partition(".")
                 models[int(edge), int(number)] = value
             else:
                 state[part][int(name) if part in ("residual", "edge") else name] = value
-        versions = {edge: Version(vectors.pop("model"), vectors) for edge, vectors in fetched.items()}
+        versions = {
+            edge: Version(held.pop("model"), {name.removeprefix("vectors."): vector for name, vector in held.items()})
+            for edge, held in fetched.items()
+        }
         return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models, state["edge"])
 
 

@@ -30,6 +30,7 @@ BASE = (
     "model.name=logistic",
 )  # fmt: skip
 INSIDE = ("training.rule.name=scaffold", "compression.device.name=sign", "compression.edge.name=sign")
+PERIODIC = ("training.rule.name=mtgc", *INSIDE[1:])  # vectors that go up once a round do not go with a period
 INSIDE_OF_EDGES = ("compression.device.name=sign", "compression.edge.name=sign", "training.momentum=0.5")
 CLOUDS = {
     "semi": ("clock.cloud={semi_synchronous: {period_s: 0.4}}",),
@@ -42,6 +43,7 @@ WHERE = {"synchronous": (), **{name: cloud for name, cloud in CLOUDS.items() if 
 LIVES = tuple(setting for setting in LIVING if not setting.startswith("clock.edge"))
 WAYS = {  # the settings, and the same in a living world
     **{name: ((*cloud, *INSIDE), (*cloud, *INSIDE, *LIVING)) for name, cloud in CLOUDS.items()},
+    "semi": ((*CLOUDS["semi"], *PERIODIC), (*CLOUDS["semi"], *PERIODIC, *LIVING)),
     **{
         f"edges, {name}": ((*cloud, *EDGES, *INSIDE_OF_EDGES), (*cloud, *EDGES, *INSIDE_OF_EDGES, *LIVES))
         for name, cloud in WHERE.items()

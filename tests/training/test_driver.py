@@ -14,7 +14,7 @@ from hflray.errors import DivergedError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.support.native import compiler
-from hflray.training.exchange import delivered
+from hflray.training.exchange import Version, delivered
 from hflray.training.job import LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.privacy import Mechanism
@@ -156,6 +156,12 @@ def test_a_resumed_run_has_the_bits_of_one_without_a_break_and_a_round_leaves_th
     assert_same_bits(resumed, before)
     again = serial_rounds(job_of(METHODS[name]), make_data(SIZES), 3)
     assert_same_bits(again.result(3, resumed, DEVICES, EDGES).state, third)
+
+
+def test_a_vector_named_model_is_not_taken_for_the_model() -> None:
+    state = TrainingState(np.zeros(1), fetched={1: Version(np.zeros(1), {"model": np.ones(1)})})
+    resumed = TrainingState.of_arrays(state.model, state.arrays()).fetched[1]
+    assert (resumed.model, *resumed.vectors.items()) == (0, ("model", 1))
 
 
 def test_a_device_that_does_not_take_part_keeps_its_memory(start) -> None:

@@ -12,7 +12,7 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.training.method import Method
-from hflray.training.rules import CloudReport, EdgeReport, Received
+from hflray.training.rules import CloudReport, EdgeReport, LocalRule, Received
 from hflray.training.rules.base import RESIDUAL, TURN, after_turn, recalled
 from hflray.training.rules.feddyn import FedDyn
 from hflray.training.rules.fednova import FedNova, effective_steps
@@ -166,6 +166,14 @@ def test_a_checkpoint_of_moving_variates_is_refused() -> None:
             continue
         with pytest.raises(ConfigError, match=r"training\.rule\.name: the run began with revision 1 of scaffold.*anew"):
             again.load_state_dict(state)
+
+
+def test_a_rule_that_only_finishes_keeps_what_it_returns(monkeypatch) -> None:
+    finish = lambda self, received, trained, rate, memory: ({"n": memory.get("n", 0) + 1}, {})  # noqa: E731
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "counts"), type("Counts", (LocalRule,), {"finish": finish}))
+    rounds = hierarchy(monkeypatch, "counts", (1.0,), 2)
+    after = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), np.array([0]), np.array([0])).state
+    assert after.memories[0]["n"] == 2
 
 
 def test_if_everybody_misses_the_last_edge_iteration_variates_stay(monkeypatch) -> None:

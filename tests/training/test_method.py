@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hflray import registry
-from hflray.compression import Compressor
+from hflray.compression import Compressor, Whole
+from hflray.compression.lossy import Sign
 from hflray.errors import ConfigError
 from hflray.training.method import Method, RateDecay, Spec
 from hflray.training.privacy import Mechanism
@@ -88,6 +89,13 @@ def test_a_part_that_is_no_compressor_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(registry._ADDED, ("compressor", "other"), Other)
     with pytest.raises(ConfigError, match=f"other is not a {Compressor.__name__}, which every compressor is"):
         Method(device_compressor=compressor("other")).parts()
+
+
+def test_a_name_that_is_registered_again_builds_the_new_class(monkeypatch) -> None:
+    for made in (Whole, Sign):
+        monkeypatch.setitem(registry._ADDED, ("compressor", "mine"), None)
+        registry.register("compressor", "mine", made)
+        assert type(Method(device_compressor=compressor("mine")).parts().device_compressor) is made
 
 
 PRIVATE = {"uniform": True, "privacy": Mechanism(1.0, 2.0)}

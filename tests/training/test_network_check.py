@@ -14,6 +14,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training import network_check
 from hflray.training.network_check import check_network
+from tests.conftest import says
 from tests.training.test_local import IMAGES, colour_data
 
 TRAINING = TrainingConfig(batch_size=4)
@@ -74,6 +75,11 @@ class Norm(User):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.norm(x.flatten(1)))
+
+
+class Mixes(User):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
 
 
 class Wanders(User):
@@ -138,7 +144,10 @@ def test_a_network_that_exceeds_the_memory_is_refused_before_it_is_built(monkeyp
 def test_a_gpu_refuses_what_it_cannot_train() -> None:
     on_gpu = TrainingConfig(device="cuda", batch_size=4)
     assert attempt(User, on_gpu) == ""
-    assert "keeps statistics of its batches; use a normalisation without them" in attempt(Norm, on_gpu)
+    for at, begin in ((on_gpu, "device: GPUs"), (TrainingConfig(kernel="batched", batch_size=4), "kernel: batched")):
+        for factory, buffers in ((Norm, "average"), (Norm, "local"), (Mixes, "average")):
+            facts = (begin, "takes statistics of its batches; use a normal", f"set training.{begin[:6]}")
+            assert says(attempt(factory, at, buffers=buffers), *facts)
     dropout = Problem(IMAGES, 3, model=ModelSpec.of("mlp", {"dropout": 0.5}))
     with pytest.raises(ConfigError, match=r"'mlp' cannot be trained so .*randomness.*set training.device to cpu"):
         check_network(dropout, on_gpu, 0, colour_data())
