@@ -97,7 +97,7 @@ class RoundContext:
             the scheduler does not need losses.
         last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
         last_delay_s: its computing and upload in an edge iteration then as it happened (the plan's where nothing is
-            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if it never counted.
+            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if none is known.
         edge_of: its edge then, (N,); -1 if it never counted.
         record: the record of the round before; None in the first, and for classes that do not look back.
         poll: the round's polls, for a scheduler that needs ``poll``.
@@ -188,7 +188,8 @@ class DeviceHistory:
             round_index: i.
             devices: the devices that counted in it, (n,).
             edges: the edge of each, (n,).
-            delay_s: computing and upload of each in an edge iteration, (n,), s.
+            delay_s: computing and upload of each in an edge iteration, (n,), s; NaN, which changes nothing, if its
+                edge's turn is open.
             losses: mean loss and utility by device; empty if they were not computed.
         """
         if not self.remembers:
@@ -199,7 +200,8 @@ class DeviceHistory:
             setattr(new, name, getattr(self, name).copy())
         new.participation[devices] += 1
         new.last_round[devices] = round_index
-        new.last_delay_s[devices], new.edge_of[devices] = delay_s, edges
+        before_s = new.last_delay_s[devices]
+        new.last_delay_s[devices], new.edge_of[devices] = np.where(np.isnan(delay_s), before_s, delay_s), edges
         for device, (loss, utility) in losses.items():
             new.last_loss[device], new.last_utility[device] = loss, utility
         return new
