@@ -240,7 +240,8 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     """Return what an edge iteration would cost each device, (N,) seconds and (N,) joules, before anything is allocated.
 
     A device computes at its largest setting, and sends over its best link with the bandwidth of that edge, of which
-    every scheduled device gets an equal share: B_m·M / H. A download is to it alone, and only its seconds count.
+    every scheduled device gets an equal share: B_m·M / H, or B_m if H < M. A download is to it alone, and only its
+    seconds count.
     """
     fleet, work, edges = context.fleet, context.work, best_edges(context)
     everyone = np.arange(fleet.num_devices)
@@ -251,7 +252,7 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     share = None
     if not isinstance(fleet.access, Fdma):
         share = np.full(len(everyone), min(1.0, num_up / num_scheduled) if fleet.access.shared else 1.0)
-    share_hz = fleet.edge_bandwidth_hz[edges] * num_up / num_scheduled
+    share_hz = fleet.edge_bandwidth_hz[edges] * num_up / max(num_up, num_scheduled)
     upload_s, upload_j = Senders.of(fleet, work, Schedule(everyone, edges), share_hz, share).upload()
     if isinstance(fleet.download, NoDownload):
         return compute_s + upload_s, compute_j + upload_j

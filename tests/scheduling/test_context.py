@@ -327,3 +327,5 @@ def test_the_nominal_iteration_by_hand() -> None:
     down = toy.context(context.fleet, edges_up=[False, True])
     assert best_edges(down).tolist() == [1, 1]
     assert nominal_iteration(down, 1)[0][1] == pytest.approx(2.005)
+    # One device at two edges has one edge's 1e6 Hz, as alone at one.
+    assert nominal_iteration(context, 1)[0].tolist() == [nominal_iteration(down, 1)[0][1]] * 2
