@@ -317,18 +317,20 @@ def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
 
     These are equations (11) and (12), or zeros where the work has no cloud hop. With R_i iterations of regions they are
     R_i h_m + h_r s, and R_i j_m J with an equal share of its region's j_r. Without a cloud they are `gossip_hops`.
+    An edge that is not ``up`` in the tree has none.
 
     Raises:
         ConfigError: see `cloud_hop`.
     """
     delay_s, energy_j = edge_hops(fleet, work)
-    regions = fleet.tree.regions
-    if regions is None or not work.cloud_hop:
-        return delay_s, energy_j
-    top_s, top_j = region_hops(fleet, work)
-    members = np.bincount(regions.parent, minlength=regions.count)
-    share_j = (top_j / np.maximum(members, 1))[regions.parent]
-    return work.region_iterations * delay_s + top_s[regions.parent], work.region_iterations * energy_j + share_j
+    regions, up = fleet.tree.regions, fleet.tree.up
+    if regions is not None and work.cloud_hop:
+        top_s, top_j = region_hops(fleet, work)
+        members = np.bincount(regions.parent, minlength=regions.count)
+        share_j = (top_j / np.maximum(members, 1))[regions.parent]
+        delay_s = work.region_iterations * delay_s + top_s[regions.parent]
+        energy_j = work.region_iterations * energy_j + share_j
+    return (delay_s, energy_j) if up is None else (delay_s * up, energy_j * up)
 
 
 def edge_hops(fleet: Fleet, work: Workload, up: BoolArray | None = None) -> tuple[FloatArray, FloatArray]:

@@ -19,7 +19,7 @@ from hflray.experiment import Experiment
 from hflray.experiment.study import Instance
 from hflray.report.page import _above
 from hflray.rl.fleets import FleetSpec
-from hflray.rl.ppo import environment
+from hflray.rl.scheduling_env import environment
 from hflray.timeline import Durations, Ends, Hops, timeline
 from tests.conftest import small_config
 

@@ -38,7 +38,8 @@ class GeneralSearch(Search):
         devices: the candidates, (C,).
         coupling: ``per_edge`` or ``joint``.
         group, stays: as in `hflray.assignment.choice.search_choice`; None: nobody is replaced.
-        usable: whether devices may be assigned to an edge, (M,); None: to all.
+        usable: whether devices may be assigned to an edge, (M,), as not to one that is down, which has no hop; None: to
+            all.
         exchanges: whether exchanges are tried as well as transfers.
     """
 
@@ -56,7 +57,7 @@ class GeneralSearch(Search):
         self._fleet, self._work, self._devices, self._coupling = fleet, work, devices, coupling
         self._exchanges, self._group, self._stays = exchanges, group, stays
         self._usable = np.ones(fleet.num_edges, dtype=bool) if usable is None else usable
-        self._hop_s, self._hop_j = hops(fleet, work)
+        self._hop_s, self._hop_j = (hop * self._usable for hop in hops(fleet, work))
         self._weight = np.full(fleet.num_edges, work.delay_weight)
 
     # ---- costs of sets of devices

@@ -122,7 +122,7 @@ class LearningConfig(Section):
 class AgentConfig(Section):
     """How the scheduler ``learned`` is trained by PPO on ``hflray/Scheduling-v0`` (task ``train_scheduler``).
 
-    An episode ends at ``target_accuracy`` (0.85 if it is null) or after ``max_rounds`` rounds.
+    An episode ends at the target's accuracy (0.85 if none is set) or after ``max_rounds`` rounds.
     """
 
     reward: Literal["energy", "cost", "accuracy_per_joule"] = "energy"

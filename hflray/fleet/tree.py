@@ -109,10 +109,16 @@ def mix(weights: FloatArray, models: Sequence[NDArray[np.floating]]) -> list[Flo
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """What lies above the edges of a fleet: regions, or links among the edges; without both the cloud alone."""
+    """What lies above the edges of a fleet: regions, or links among the edges; without both the cloud alone.
+
+    Attributes:
+        regions, graph: the regions, or the links.
+        up: whether an edge sends its model in a round, (M,), as an edge that is down does not; None: all do.
+    """
 
     regions: Regions | None = None
     graph: Graph | None = None
+    up: BoolArray | None = None
 
     @property
     def is_cloud_alone(self) -> bool:
@@ -121,7 +127,8 @@ class Tree:
 
     def take_edges(self, edges: IntArray) -> Tree:
         """Return the tree over these edges only."""
-        return Tree(self.regions and self.regions.take_edges(edges), self.graph and self.graph.take_edges(edges))
+        up = None if self.up is None else self.up[edges]
+        return Tree(self.regions and self.regions.take_edges(edges), self.graph and self.graph.take_edges(edges), up)
 
     @classmethod
     def of(

@@ -26,17 +26,11 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor, nn
 
-from hflray.config import BITS_PER_KB, ExperimentConfig
-from hflray.cost import Workload
-from hflray.experiment.study import MODEL_KB, sized_by_data
-from hflray.fleet import given_fleet
-from hflray.rl.fleets import refuse_other_systems
+from hflray.config import ExperimentConfig
 from hflray.rl.sampling import SeededAlgorithm, SeededRunner, local_config
-from hflray.rl.scheduling_env import ENV_ID
+from hflray.rl.scheduling_env import ENV_ID, environment
 from hflray.scheduling.context import BEFORE_CLASSES
 from hflray.scheduling.learned import ScoreNetwork, ScoreSpec
-
-TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set
 
 
 class PlackettLuce(Distribution):  # type: ignore[misc]
@@ -168,26 +162,6 @@ class SchedulerPPO(SeededAlgorithm, PPO):  # type: ignore[misc]
     def take(self, state: dict[str, Any], tree: Any) -> None:
         """Restore NumPy's global generator."""
         np.random.set_state(tree["numpy"])  # noqa: NPY002
-
-
-def environment(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the arguments of the `hflray.rl.scheduling_env.SchedulingEnv` of a configuration.
-
-    Raises:
-        ConfigError: see `hflray.experiment.study.sized_by_data` and `hflray.rl.fleets.refuse_other_systems`.
-    """
-    refuse_other_systems(config)
-    config = sized_by_data(config)
-    return {
-        "fleet": given_fleet(config.fleet, config.seed) or config.fleet,
-        "num_scheduled": config.scheduling.num_scheduled,
-        "majority_fraction": config.data.majority_fraction,
-        "work": Workload.of(config, MODEL_KB * BITS_PER_KB),
-        "assigner": config.assignment.name,
-        "reward": config.agent.reward,
-        "target": config.target_accuracy or TARGET,
-        "max_rounds": config.max_rounds,
-    }
 
 
 def ppo_config(config: ExperimentConfig) -> PPOConfig:

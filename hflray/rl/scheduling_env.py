@@ -26,16 +26,20 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.assignment import assigned, build_assigner
+from hflray.config import BITS_PER_KB, ExperimentConfig, flatten
 from hflray.config.options import one_of
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
-from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from hflray.experiment.study import MODEL_KB, sized_by_data
+from hflray.fleet import Fleet, FleetConfig, given_fleet, sample_fleet
+from hflray.rl.fleets import refuse_other_systems
 from hflray.scheduling import DeviceHistory, RoundContext
 from hflray.scheduling.context import BEFORE_CLASSES, device_rows
 from hflray.support.arrays import FloatArray, IntArray
 
 ENV_ID = "hflray/Scheduling-v0"
 Reward = Literal["cost", "energy", "accuracy_per_joule"]
+TARGET = 0.85  # the accuracy at which an episode ends if no target is set
 RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an episode's rewards
 
 
@@ -215,6 +219,41 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def observation(self) -> NDArray[np.float32]:
         """Return the rows of all devices, (N · (6 + C),)."""
         return device_rows(self.context(), self.num_scheduled, self.accuracy / self.target).ravel()
+
+
+def environment(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the arguments of the `SchedulingEnv` of a configuration.
+
+    Raises:
+        ConfigError: the target is no accuracy, or the episodes do not have a setting of assignment or allocation; see
+            also `hflray.experiment.study.sized_by_data` and `hflray.rl.fleets.refuse_other_systems`.
+    """
+    refuse_other_systems(config)
+    assignment = config.assignment.model_dump(exclude={"name", "minimise"}, exclude_defaults=True)
+    allocation = config.allocation.model_dump(exclude_defaults=True)
+    for name, value in (flatten(assignment, "assignment.") | flatten(allocation, "allocation.")).items():
+        raise ConfigError(
+            f"{name}: got {value} for the training of a scheduler's policy, whose episodes have an assigner without "
+            "settings and the default allocation; accepted: the default; leave it out"
+        )
+    metric, value = config.target.name or metrics.ACCURACY, config.target_accuracy or config.target.value
+    target = TARGET if value is None else value
+    if metric != metrics.ACCURACY or not 0 < target <= 1:
+        raise ConfigError(
+            f"target: got {metric} {target:g} for the training of a scheduler's policy, whose learning curve is of "
+            "accuracy; accepted: metric null or accuracy, and a value above 0 and at most 1; correct it"
+        )
+    config = sized_by_data(config)
+    return {
+        "fleet": given_fleet(config.fleet, config.seed) or config.fleet,
+        "num_scheduled": config.scheduling.num_scheduled,
+        "majority_fraction": config.data.majority_fraction,
+        "work": Workload.of(config, MODEL_KB * BITS_PER_KB),
+        "assigner": config.assignment.name,
+        "reward": config.agent.reward,
+        "target": target,
+        "max_rounds": config.max_rounds,
+    }
 
 
 if ENV_ID not in gym.registry:

@@ -26,11 +26,13 @@ from hflray import metrics
 from hflray.assignment.policy import save_policy
 from hflray.config import AgentConfig, ExperimentConfig, LearningConfig
 from hflray.errors import ConfigError, DamagedError, DivergedError
+from hflray.experiment.study import sized_by_data
 from hflray.rl import POLICY
 from hflray.rl.dqn import dqn_config
 from hflray.rl.evaluation import AssignerEvaluation, SchedulerEvaluation
 from hflray.rl.fleets import FleetSpec, held_out, reporting
-from hflray.rl.ppo import environment, ppo_config
+from hflray.rl.ppo import ppo_config
+from hflray.rl.scheduling_env import environment
 from hflray.rl.solved_fleets import prepare
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
@@ -282,10 +284,10 @@ class SchedulerTraining(ResumableTraining):
 
     Args:
         config: the configuration; ``agent``, ``fleet``, ``cost``, ``scheduling.num_scheduled``, ``training``,
-            ``assignment.name``, ``data.majority_fraction``, ``target_accuracy`` and ``max_rounds`` matter.
+            ``assignment.name``, ``data.majority_fraction``, the target and ``max_rounds`` matter.
 
     Raises:
-        ConfigError: the assigner is unknown, or H is more than N.
+        ConfigError: the assigner is unknown, or H is more than N; see `environment`.
     """
 
     section = "agent"
@@ -316,7 +318,7 @@ class SchedulerTraining(ResumableTraining):
     def _environment(self) -> dict[str, Any]:
         """Return the environment of the configuration, JSON-ready."""
         arguments = environment(self.config)
-        fleet = arguments["fleet"].model_dump(mode="json", exclude_defaults=True)
+        fleet = sized_by_data(self.config).fleet.model_dump(mode="json", exclude_defaults=True)
         work = {name: value for name, value in vars(arguments["work"]).items() if name not in REFUSED}
         return {**arguments, "fleet": fleet, "work": work}
 

@@ -129,5 +129,6 @@ def clustering_cost(
     edges = fleet.nearest_edges(devices)[:, 0]
     allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
-        allocation = _Billed(allocation.bandwidth_hz, fleet.max_cpu_hz, getattr(allocation, "share", None))
+        most = fleet.compute.most(fleet.computers(devices))
+        allocation = _Billed(allocation.bandwidth_hz, most, getattr(allocation, "share", None))
     return round_cost(fleet, work, devices, edges, allocation)

@@ -97,7 +97,7 @@ class RoundContext:
             the scheduler does not need losses.
         last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
         last_delay_s: its computing and upload in an edge iteration then as it happened (the plan's where nothing is
-            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if it never counted.
+            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if none is known.
         edge_of: its edge then, (N,); -1 if it never counted.
         record: the record of the round before; None in the first, and for classes that do not look back.
         poll: the round's polls, for a scheduler that needs ``poll``.
@@ -188,7 +188,8 @@ class DeviceHistory:
             round_index: i.
             devices: the devices that counted in it, (n,).
             edges: the edge of each, (n,).
-            delay_s: computing and upload of each in an edge iteration, (n,), s.
+            delay_s: computing and upload of each in an edge iteration, (n,), s; NaN, which changes nothing, if its
+                edge's turn is open.
             losses: mean loss and utility by device; empty if they were not computed.
         """
         if not self.remembers:
@@ -199,7 +200,8 @@ class DeviceHistory:
             setattr(new, name, getattr(self, name).copy())
         new.participation[devices] += 1
         new.last_round[devices] = round_index
-        new.last_delay_s[devices], new.edge_of[devices] = delay_s, edges
+        before_s = new.last_delay_s[devices]
+        new.last_delay_s[devices], new.edge_of[devices] = np.where(np.isnan(delay_s), before_s, delay_s), edges
         for device, (loss, utility) in losses.items():
             new.last_loss[device], new.last_utility[device] = loss, utility
         return new
@@ -238,7 +240,8 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     """Return what an edge iteration would cost each device, (N,) seconds and (N,) joules, before anything is allocated.
 
     A device computes at its largest setting, and sends over its best link with the bandwidth of that edge, of which
-    every scheduled device gets an equal share: B_m·M / H. A download is to it alone, and only its seconds count.
+    every scheduled device gets an equal share: B_m·M / H, or B_m if H < M. A download is to it alone, and only its
+    seconds count.
     """
     fleet, work, edges = context.fleet, context.work, best_edges(context)
     everyone = np.arange(fleet.num_devices)
@@ -249,7 +252,7 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
     share = None
     if not isinstance(fleet.access, Fdma):
         share = np.full(len(everyone), min(1.0, num_up / num_scheduled) if fleet.access.shared else 1.0)
-    share_hz = fleet.edge_bandwidth_hz[edges] * num_up / num_scheduled
+    share_hz = fleet.edge_bandwidth_hz[edges] * num_up / max(num_up, num_scheduled)
     upload_s, upload_j = Senders.of(fleet, work, Schedule(everyone, edges), share_hz, share).upload()
     if isinstance(fleet.download, NoDownload):
         return compute_s + upload_s, compute_j + upload_j

@@ -62,6 +62,7 @@ class EnergyAware(Scheduler):
 
     def observe(self, record: Any) -> None:
         """Add what each device has spent to its queue, and subtract the budget of every device."""
-        assert self.budget_j is not None
+        if self.budget_j is None:  # nobody has been available yet
+            return
         self.queue_j[record.devices] += record.spent_j()
         self.queue_j = np.maximum(self.queue_j - self.budget_j, 0.0)

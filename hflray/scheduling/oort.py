@@ -118,7 +118,8 @@ class Oort(Scheduler):
         scaled = (np.minimum(loss, self._quantile(loss, self.constants.clip)) - least) / max(loss.max() - least, 1e-4)
         value = scaled + np.sqrt(0.1 * np.log(context.round) / context.last_round[devices])
         delay_s = context.last_delay_s[devices]
-        preferred_s = self._quantile(delay_s, self.duration_share)
+        finite_s = delay_s[np.isfinite(delay_s)]  # that of a device whose first turn is open is not known
+        preferred_s = self._quantile(finite_s, self.duration_share) if len(finite_s) else math.inf
         if self.variant == "code" and self.duration_share >= 1:
             preferred_s = math.inf
         return np.asarray(value * np.where(delay_s > preferred_s, (preferred_s / delay_s) ** self.penalty, 1.0))

@@ -102,7 +102,7 @@ def test_it_leaves_edges_that_cannot_meet_a_limit_first():
 
 
 def test_a_choice_of_devices_keeps_groups_and_is_better_than_the_start():
-    fleet, devices = fleet_of(4, access=Tdma()), np.arange(12)
+    fleet, devices = fleet_of(4, access=Tdma(), cloud_gain=np.array([1e-9, 1e-9, 1e-25])), np.arange(12)
     group, stays = np.repeat([0, 1], 6), np.zeros(12, dtype=bool)
     stays[0] = True
     start = np.full(12, NOWHERE)
@@ -114,7 +114,8 @@ def test_a_choice_of_devices_keeps_groups_and_is_better_than_the_start():
     assert np.bincount(group[chosen]).tolist() == [2, 2]
     assert search.assignment[0] != NOWHERE
     assert set(search.assignment[chosen]) <= {0, 1}
-    assert after == pytest.approx(objective(fleet, WORK, chosen, search.assignment[chosen]), rel=1e-6)
+    usable = fleet.take_edges([0, 1])  # the hop of the other edge takes hours, and is not made
+    assert after == pytest.approx(objective(usable, WORK, chosen, search.assignment[chosen]), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["hfel", "local_search", "d3qn"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -90,3 +93,10 @@ def test_a_device_whose_edge_is_down_is_not_scheduled_if_it_keeps_that_edge() ->
     plan = plan_of(planner, history)
     np.testing.assert_array_equal(plan.schedule.devices, np.arange(5, 12))
     assert up[plan.schedule.edges].all()
+    # One deadline of all edges does not wait for the hop of an edge that is down, however long it would be.
+    shares = []
+    for gain in (fleet.cloud_gain, np.where(up, fleet.cloud_gain, 1e-25)):
+        scenario = replace(planner.scenario, fleet=replace(fleet, cloud_gain=gain))
+        joint = replace(planner, scenario=scenario, allocate=partial(allocate_round, coupling="joint"))
+        shares.append(plan_of(joint, history).allocation.bandwidth_hz.tolist())
+    assert shares[0] == shares[1]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 
-from hflray.rl.ppo import PlackettLuce, environment, noisy, ppo_config
-from hflray.rl.scheduling_env import SchedulingEnv
+from hflray.rl.ppo import PlackettLuce, noisy, ppo_config
+from hflray.rl.scheduling_env import SchedulingEnv, environment
 from hflray.seeding import stream
 from tests.rl.small import toy
 
@@ -28,6 +28,7 @@ def test_the_episodes_are_those_of_the_environment(algorithm) -> None:  # type: 
     assert [len(episode) for episode in episodes] == [3, 3, 3]
     assert [(episode.is_terminated, episode.is_truncated) for episode in episodes] == [(False, True)] * 3
     env = SchedulingEnv(**environment(toy()))
+    assert env.target == 0.99
     env.begin(stream(0, "scheduler/episodes", 0, 1))
     episode = episodes[1]
     assert np.array_equal(episode.get_observations(0), env.observation())

@@ -17,8 +17,7 @@ from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
 from hflray.rl import POLICY
 from hflray.rl.command import main
-from hflray.rl.ppo import environment
-from hflray.rl.scheduling_env import SchedulingEnv
+from hflray.rl.scheduling_env import SchedulingEnv, environment
 from hflray.rl.session import HISTORY, PROGRESS, AssignerTraining, SchedulerTraining
 from hflray.scheduling import build_scheduler, choose_devices
 from hflray.scheduling.learned import Learned, ScoreNetwork, load_scores, scores_of
@@ -208,6 +207,7 @@ def test_a_resumed_training_of_the_scheduler_goes_on_bit_for_bit(tmp_path: Path)
         weights = {name: tensor.clone() for name, tensor in weights.items()}
     with SchedulerTraining(toy()) as resumed:
         resumed.restore(tmp_path / "state")
+        assert resumed.surroundings()["environment"]["fleet"] == {"num_devices": 6, "num_edges": 1}
         assert resumed.env_steps == first.env_steps
         again = resumed.advance()
         for name, tensor in resumed.algorithm.network().state_dict().items():
@@ -222,7 +222,9 @@ def test_a_resumed_training_of_the_scheduler_goes_on_bit_for_bit(tmp_path: Path)
 
 
 def test_the_policy_that_is_saved_gives_the_scores_of_the_training(tmp_path: Path) -> None:
-    config = toy()
+    (tmp_path / "d.csv").write_text("device,gain_0,samples\n" + "".join(f"{n},{n + 2}e-11,50\n" for n in range(6)))
+    fleet = {"name": "table", "num_devices": 6, "num_edges": 1, "options": {"devices": str(tmp_path / "d.csv")}}
+    config = toy(f"fleet={json.dumps(fleet)}", "target_accuracy=null", "target={metric: accuracy, value: 0.9}")
     with SchedulerTraining(config) as training:
         training.advance()
         training.save_policy(tmp_path / "policy.safetensors")
@@ -232,8 +234,8 @@ def test_the_policy_that_is_saved_gives_the_scores_of_the_training(tmp_path: Pat
         expected = scores_of(trained, env.observation().reshape(6, -1))
     network, card = load_scores(tmp_path / "policy.safetensors")
     assert scores_of(network, env.observation().reshape(6, -1)).tolist() == expected.tolist()
-    assert card["trained_on"]["target"] == 0.99
-    assert card["trained_on"]["fleet"] == {"num_devices": 6, "num_edges": 1}
+    assert card["trained_on"]["target"] == 0.9
+    assert card["trained_on"]["fleet"]["name"] == "table"
     assert card["results"][metrics.AGENT_RETURN] == training.points[-1][metrics.AGENT_RETURN]
     options = {"policy": str(tmp_path / "policy.safetensors")}
     scheduler = build_scheduler("learned", num_devices=6, num_scheduled=2, **options)

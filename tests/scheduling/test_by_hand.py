@@ -93,6 +93,8 @@ PAYING = toy.fleet(np.full((4, 1), GAIN), samples=[100, 100, 100, 200], power_w=
 
 
 def test_a_queue_grows_by_what_is_spent_and_shrinks_by_the_budget() -> None:
+    unset = build_scheduler("energy_aware", num_devices=4, num_scheduled=2)
+    unset.observe(toy.record([], []))  # a first round of nobody, before which no budget is known
     scheduler = build_scheduler("energy_aware", num_devices=4, num_scheduled=2, budget_j=1.5)
     choose_devices(scheduler, toy.context(PAYING))
     scheduler.observe(toy.record([1, 3], 1.0, [4.0, 1.0]))
@@ -208,13 +210,15 @@ def oort(scheduled: int = 2, **options: float | str) -> Oort:
 
 
 def test_the_utility_by_hand() -> None:
-    context = toy.context(EQUAL, 5, **SEEN | {"last_delay_s": [4.0, 1.0, 1.0, 1.0, 1.0, 1.0]})
+    context = toy.context(EQUAL, 5, **SEEN | {"last_delay_s": [4.0, 1.0, 1.0, 1.0, 1.0, np.nan]})
     utility = oort().utility(context, np.arange(6))
     stale = np.sqrt(0.1 * np.log(5) / 4)
     # The 95th percentile of the losses is 8.75, and 0.999 to 9 is scaled to 0 to 1. T is the 30th percentile of the
-    # delays, 1 s; the first device takes 4 s, and (1/4)² is its penalty.
+    # known delays, 1 s; the first device takes 4 s, and (1/4)² is its penalty.
     scaled = (np.array([8.75, 8, 1, 1, 1, 1]) - 0.999) / 8.001
     assert utility == pytest.approx((scaled + stale) * [1 / 16, 1, 1, 1, 1, 1])
+    nothing = toy.context(EQUAL, 5, **SEEN | {"last_delay_s": [np.nan] * 6})  # no delay is known
+    assert oort().utility(nothing, np.arange(6)) == pytest.approx(scaled + stale)
 
 
 def test_a_slow_device_of_high_loss_is_not_exploited() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import adjusted_rand_index
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.models import build_model, size_bits
+from hflray.physics.computing import Dvfs
 from hflray.report.exports import content_of, files_of
 from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler, cluster_devices, clustering_cost
 from hflray.scheduling.clustering import _coordinates
@@ -354,6 +356,9 @@ def test_the_bill_follows_its_options():
     assert (five.delay_s, five.energy_j) == pytest.approx((5 * one.delay_s, 5 * one.energy_j))
     assert request["edge_iterations"] == 5
     assert request["edge"] == fleet.distance_m[0].argmin()
+    # A computing whose largest setting is half of f_max, 1 GHz, is billed with that.
+    fleet = replace(fleet, compute=type("Half", (Dvfs,), {"most": lambda self, device: device.max_cpu_hz / 2})())
+    assert bill(max_cpu=True).delay_s == one.delay_s
 
 
 EXPORT = Path(__file__).parents[1] / "data" / "results" / "table2_clustering"

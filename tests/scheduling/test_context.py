@@ -199,6 +199,9 @@ def test_a_history_survives_json() -> None:
     history = DeviceHistory(5)
     one = history.after(1, np.array([1, 3]), np.array([0, 2]), np.array([1.5, 2.5]), {3: (0.5, 9.0)})
     two = one.after(2, np.array([3]), np.array([1]), np.array([4.0]), {})
+    # Its turn is open, so that the last delay that is known stays.
+    open_turn = two.after(3, np.array([3]), np.array([1]), np.array([np.nan]), {})
+    assert (open_turn.last_delay_s[3], open_turn.last_round[3]) == (4.0, 3)
     assert not history.participation.any()
     assert two.participation.tolist() == [0, 1, 0, 2, 0]
     assert two.last_round.tolist() == [0, 1, 0, 2, 0]
@@ -324,3 +327,5 @@ def test_the_nominal_iteration_by_hand() -> None:
     down = toy.context(context.fleet, edges_up=[False, True])
     assert best_edges(down).tolist() == [1, 1]
     assert nominal_iteration(down, 1)[0][1] == pytest.approx(2.005)
+    # One device at two edges has one edge's 1e6 Hz, as alone at one.
+    assert nominal_iteration(context, 1)[0].tolist() == [nominal_iteration(down, 1)[0][1]] * 2

@@ -129,11 +129,9 @@ class TrainSchedulerTask(TrainAssignerTask):
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
         """Build the environment."""
-        from hflray.experiment.study import sized_by_data
-        from hflray.rl.scheduling_env import SchedulingEnv
+        from hflray.rl.scheduling_env import SchedulingEnv, environment
 
-        sized_by_data(config)
-        SchedulingEnv(assigner=config.assignment.name)
+        SchedulingEnv(**environment(config))
 
     def begin(self, job: Job) -> tuple[ResumableTraining, str | None]:
         """Return a new training, and no note."""

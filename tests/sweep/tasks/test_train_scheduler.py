@@ -14,6 +14,7 @@ from hflray.scheduling.learned import load_scores
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, Result, Saved
 from hflray.sweep.tasks.learning import SMALL_AGENT, TrainSchedulerTask
+from tests.conftest import refusal, refusals
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -33,7 +34,14 @@ def test_progress_counts_rounds_and_shows_the_comparison() -> None:
     assert TASK.progress(config, 5000, values).text.endswith("joules 0.432 × energy_aware")
 
 
+@pytest.mark.parametrize("settings, facts", refusals("rl/episodes"))
+def test_a_dry_run_refuses_what_episodes_do_not_have(settings: str, facts: tuple[str, ...]) -> None:
+    with refusal(ConfigError, *facts):
+        TASK.check(load_config(FILE, settings.split("; ")))
+
+
 def test_the_shipped_sweep_learns_for_two_rewards() -> None:
+    TASK.check(load_config(FILE))
     assert [trial.name for trial in expand(load_sweep(FILE))] == [
         "H30-λ1-energy-load_balanced-s0",
         "H30-λ1-cost-load_balanced-s0",
