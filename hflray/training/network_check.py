@@ -168,8 +168,7 @@ class _Check:
             f"{begin}, with batches of padded length, and '{self.name}' takes statistics of its batches; use a "
             f"normalisation without them, such as GroupNorm, or {fix}"
         )
-        norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        if norms or num_statistics(module):
+        if num_statistics(module):
             raise takes_statistics
         trainer = BatchedTrainer(module, find_loss(self.problem.loss), 0.0, "cpu")
         trainer.hold(x.numpy(), y.numpy(), torch.ones(1), torch.zeros(1))

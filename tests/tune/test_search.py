@@ -288,7 +288,7 @@ def test_a_search_gets_the_value_of_the_validation_part_where_there_is_one(metri
     assert figure(file.tune.search, {metric: 0.4}) == 0.4
     on_validation = {"accuracy": "validation_accuracy", "test_loss": "validation_loss"}.get(metric, metric)
     assert figure(file.tune.search, {metric: 0.4, on_validation: 0.7}) == 0.7
-    assert figure(file.tune.search, {}) == worst("min")
+    assert figure(file.tune.search, {}) == worst("max" if metric == "accuracy" else "min")
 
 
 def test_halving_compares_the_validation_parts(journal) -> None:
