@@ -25,6 +25,8 @@ from tests.golden.trees import BILLS, COMMIT, GROWN, INSIDE, LATER, ROOT, NoHist
 # Relative tolerances by metric. The bound that L-BFGS-B reaches depends on memory addresses: a fleet's gap differed by
 # 2e-6 of itself between two runs of the same code.
 LOOSE = {metrics.ASSIGNMENT_GAP: 1e-3, metrics.assigner_ratio("lower_bound"): 1e-3}
+# Until November 2026 the broadcasts of an edge's turns in one round, beside a cloud that does not wait, counted as one.
+MENDED = re.compile(r"/fedbuff \| broadcast/.*/round/download_bits: ")
 GROWS = ("bill", "summary", "points", "studies")  # dictionaries that may gain metrics, but may not lose or change one
 
 
@@ -116,7 +118,7 @@ def test_every_hash_is_that_of_an_early_commit(commit: str, kind: str, count: in
     print(f"both trees took {time.perf_counter() - begin:.0f} s")
     hashes = {entry["rounds"][-1]["hash"] for entry in was["experiments"].values() if "rounds" in entry}
     assert len(hashes) == count or (not count and len(hashes) > 30)
-    assert differences(was, now, tolerance=1e-12) == []
+    assert [line for line in differences(was, now, tolerance=1e-12) if not MENDED.search(line)] == []
 
 
 def test_hashes_of_configurations_do_not_change() -> None:
