@@ -107,15 +107,15 @@ def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History
 
 def _environment(entries: list[dict[str, Any]]) -> dict[str, str]:
     """Return the environment of the last start; its commit is a modified one if that of any start with rounds is."""
-    environments: list[dict[str, str]] = []
-    is_modified = False
+    environment: dict[str, str] = {}
+    commit, is_modified = "", False
     for entry in entries:
         if "start" in entry:
-            environments.append(parse_json(entry["artifacts"]["environment.json"]))
-        elif "round" in entry and environments:
-            is_modified |= environments[-1].get("git_commit", "").endswith("-dirty")
-    commit = environments[-1].get("git_commit", "")
-    return environments[-1] | ({"git_commit": commit.removesuffix("-dirty") + "-dirty"} if is_modified else {})
+            environment = dict(parse_json(entry.get("artifacts", {}).get("environment.json", "{}")))
+            commit = str(environment.get("git_commit", ""))
+        elif "round" in entry:
+            is_modified |= commit.endswith("-dirty")
+    return environment | ({"git_commit": commit.removesuffix("-dirty") + "-dirty"} if is_modified else {})
 
 
 def _journalled(key: str, entries: list[dict[str, Any]]) -> History:

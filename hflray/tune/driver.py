@@ -214,7 +214,8 @@ def check_data(trials: Sequence[Trial], checked: CheckedTrials, journal: Journal
     """Raise ConfigError if a trial has begun with other samples than its data set has now."""
     for trial in trials:
         run, now = run_of(trial.name, journal.entries(trial.name)), checked.described(trial.config)
-        if now and run is not None and run.dataset is not None and run.dataset["digest"] != now["digest"]:
+        before = None if run is None or run.dataset is None else run.dataset.get("digest")
+        if before and now and before != now["digest"]:
             raise ConfigError(
                 f"data.name: {trial.config.data.name} has other samples than when {trial.name} began; accepted with "
                 "--resume: the same; put them back, or begin anew with --fresh"
