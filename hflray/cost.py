@@ -322,8 +322,8 @@ def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
     Raises:
         ConfigError: see `cloud_hop`.
     """
-    delay_s, energy_j = edge_hops(fleet, work)
     regions, up = fleet.tree.regions, fleet.tree.up
+    delay_s, energy_j = edge_hops(fleet, work, up)
     if regions is not None and work.cloud_hop:
         top_s, top_j = region_hops(fleet, work)
         members = np.bincount(regions.parent, minlength=regions.count)

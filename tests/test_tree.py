@@ -78,6 +78,8 @@ def test_gossip_sends_to_each_neighbour_with_a_share_of_the_bandwidth() -> None:
         assert delay_s[m] == pytest.approx(both.max(), rel=1e-12)
         assert energy_j[m] == pytest.approx(power_w[m] * both.sum(), rel=1e-12)
     up = np.array([True, True, False, True])
+    for hop, billed in zip(hops(RING.with_edges_up(up), WORK), gossip_hops(RING, WORK.edge_bits, up), strict=True):
+        np.testing.assert_array_equal(hop, billed)
     alone_s, _ = gossip_hops(RING, 1e6, up)
     assert alone_s[2] == 0
     assert alone_s[1] == pytest.approx(

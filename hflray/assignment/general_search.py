@@ -57,7 +57,7 @@ class GeneralSearch(Search):
         self._fleet, self._work, self._devices, self._coupling = fleet, work, devices, coupling
         self._exchanges, self._group, self._stays = exchanges, group, stays
         self._usable = np.ones(fleet.num_edges, dtype=bool) if usable is None else usable
-        self._hop_s, self._hop_j = (hop * self._usable for hop in hops(fleet, work))
+        self._hop_s, self._hop_j = hops(fleet.with_edges_up(self._usable), work)
         self._weight = np.full(fleet.num_edges, work.delay_weight)
 
     # ---- costs of sets of devices

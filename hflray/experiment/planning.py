@@ -97,9 +97,8 @@ class Planner:
                 schedule = Schedule(schedule.devices[stays], schedule.edges[stays])
             dropped = len(devices) - len(schedule)
             if len(schedule):
-                sending = fleet
-                if not outlook.edges_up.all():  # one deadline of all edges waits for no hop of an edge that is down
-                    sending = replace(fleet, tree=replace(fleet.tree, up=outlook.edges_up))
+                up = outlook.edges_up  # one deadline of all edges waits for no hop of an edge that is down
+                sending = fleet if up.all() else fleet.with_edges_up(up)
                 allocation = self.allocate(sending, self.work, *schedule)
                 cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
         poll = None if context.poll is None else context.poll.cost

@@ -26,7 +26,7 @@ from hflray.physics import Access, Compute, Device, Download, Link, Work
 from hflray.physics.access import Fdma, NoDownload
 from hflray.physics.computing import Dvfs
 from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 MEASURED = ("fixed_s", "step_s", "seconds_per_sample", "compute_w", "upload_w")  # what tables may say of a device
 LINKS = ("distance_m", "gain")  # of a large fleet they are computed on demand
@@ -444,6 +444,10 @@ class Fleet:
         """Return the same fleet with what lies above its edges, as the section ``tree`` says (`Tree.of`)."""
         made = Tree.of(tree, config, self.edge_position_m, seed, self.edge_parents, self.edge_names)
         return replace(self, tree=made)
+
+    def with_edges_up(self, up: BoolArray) -> Fleet:
+        """Return the same fleet where the edges that are not `up`, (M,), make no hop (`hflray.cost.hops`)."""
+        return replace(self, tree=replace(self.tree, up=up))
 
     def with_samples(self, samples: ArrayLike) -> Fleet:
         """Return the same fleet with `samples` (N,): an experiment's D_n are its partition's sizes."""

@@ -234,13 +234,12 @@ def _graph(
     names: Sequence[str] | None,
 ) -> Graph:
     count = len(position_m)
-    names = names or tuple(map(str, range(count)))
     if count < 2:
         raise ConfigError(
             f"tree.gossip.graph: got {gossip.graph} for fleet.num_edges = {count}, which has no neighbour; accepted: "
             "2 edges or more; raise fleet.num_edges"
         )
-    linked = _linked(gossip.graph, names)
+    linked = _linked(gossip.graph, count, names)
     apart = _apart(linked)
     if apart is not None:
         raise ConfigError(
@@ -255,16 +254,15 @@ def _graph(
     return Graph(linked, weights, gain, gossip.links_mhz * 1e6, is_metropolis)
 
 
-def _linked(graph: str, names: Sequence[str]) -> BoolArray:
+def _linked(graph: str, count: int, names: Sequence[str] | None) -> BoolArray:
     """Return which of M edges are neighbours, (M, M)."""
-    count = len(names)
     if graph == "complete":
         return ~np.eye(count, dtype=bool)
     linked = np.zeros((count, count), dtype=bool)
     if graph in ("ring", "path"):
         pairs = [(m, m + 1) for m in range(count - 1)] + ([(count - 1, 0)] if graph == "ring" else [])
     elif pinned.plain(graph).lower().endswith(pinned.TABLES):
-        pairs = [(m, other) for m, other, _ in _links(graph, "graph", names)]
+        pairs = [(m, other) for m, other, _ in _links(graph, "graph", count, names)]
     else:
         raise ConfigError(
             f"tree.gossip.graph: got {graph!r}; accepted: ring, complete, path, or a CSV file with the columns "
@@ -275,7 +273,7 @@ def _linked(graph: str, names: Sequence[str]) -> BoolArray:
     return linked
 
 
-def _links(path: str, setting: str, names: Sequence[str]) -> list[tuple[int, int, float]]:
+def _links(path: str, setting: str, count: int, names: Sequence[str] | None) -> list[tuple[int, int, float]]:
     """Return edge, neighbour and weight of each row of a file; without the column, a weight is NaN.
 
     Raises:
@@ -287,16 +285,16 @@ def _links(path: str, setting: str, names: Sequence[str]) -> list[tuple[int, int
     for name in ("edge", "neighbour"):
         if name not in table.columns:
             raise ConfigError(f"{table.name}: lacks the column {name}; accepted: edge,neighbour,weight; add it")
-        ends.append(table.indices(name, names, f"no edge of {names[0]} to {names[-1]}").tolist())
+        ends.append(table.members(name, "edge", names, count).tolist())
     weight = table.numbers("weight") if "weight" in table.columns else np.full(len(table), np.nan)
     return list(zip(ends[0], ends[1], weight.tolist(), strict=True))
 
 
-def _weights(path: str, linked: BoolArray, names: Sequence[str]) -> FloatArray:
+def _weights(path: str, linked: BoolArray, names: Sequence[str] | None) -> FloatArray:
     """Return W of a file, (M, M). Raises ConfigError: it is not doubly stochastic over the graph's links."""
     count = len(linked)
     weights = np.zeros((count, count))
-    for m, other, weight in _links(path, "weights", names):
+    for m, other, weight in _links(path, "weights", count, names):
         weights[m, other] = weight
     for words, sums in (("row", weights.sum(axis=1)), ("column", weights.sum(axis=0))):
         bad = np.flatnonzero(~(np.abs(sums - 1.0) <= ROW_TOLERANCE))

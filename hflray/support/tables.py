@@ -87,6 +87,16 @@ class Table:
                 raise self.error(row, column, f"got '{shown}', which {nobody} is called; correct it")
         return np.array([place[text] for text in texts], dtype=np.intp)
 
+    def members(self, column: str, member: str, names: Sequence[str] | None, count: int) -> IntArray:
+        """Return the place of each text of a column among the names of so many members; None: 0, 1 and so on.
+
+        Raises:
+            ConfigError: a text names no `member`, such as ``device``.
+        """
+        if names is not None:
+            return self.indices(column, names, f"no {member}")
+        return self.indices(column, tuple(map(str, range(count))), f"no {member} of 0 to {count - 1}")
+
     def numbers(
         self, column: str, least: float = -np.inf, most: float = np.inf, above: float | None = None
     ) -> FloatArray:

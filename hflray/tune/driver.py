@@ -35,7 +35,6 @@ from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
 from hflray.sweep.tasks import find_task
 from hflray.tracking import Journal, Tracker, titles
-from hflray.tracking.journal import run_of
 from hflray.tracking.mlflow import import_soon
 from hflray.training import session
 from hflray.training.start import start_ray
@@ -213,7 +212,7 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
 def check_data(trials: Sequence[Trial], checked: CheckedTrials, journal: Journal) -> None:
     """Raise ConfigError if a trial has begun with other samples than its data set has now."""
     for trial in trials:
-        run, now = run_of(trial.name, journal.entries(trial.name)), checked.described(trial.config)
+        run, now = journal.run(trial.name), checked.described(trial.config)
         before = None if run is None or run.dataset is None else run.dataset.get("digest")
         if before and now and before != now["digest"]:
             raise ConfigError(

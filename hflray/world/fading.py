@@ -144,10 +144,8 @@ class LinkTrace(OfTrace, Fading):
                 f"{table.name}: has {' and '.join(kinds) or 'neither gain_db nor mbps'}; accepted: one of them"
             )
         time_s = rising_times_s(table, columns["time_s"])
-        names = fleet.device_names or tuple(map(str, range(fleet.num_devices)))
-        devices = table.indices(columns["device"], names, "no device")
-        names = fleet.edge_names or tuple(map(str, range(fleet.num_edges)))
-        edges = table.indices(columns["edge"], names, "no edge")
+        devices = table.members(columns["device"], "device", fleet.device_names, fleet.num_devices)
+        edges = table.members(columns["edge"], "edge", fleet.edge_names, fleet.num_edges)
         least, most, above = OF_A_LINK[kinds[0]]
         values = table.filled(columns[kinds[0]], least, most, above)
         if kinds[0] == "gain_db":

@@ -64,10 +64,9 @@ class Trace:
                 f"{table.name}, row 1: the columns are {one_line(','.join(table.columns))[:80]}; accepted: "
                 f"{','.join(accepted)}; correct the line"
             )
-        nobody = f"no {member}" if names else f"no {member} of 0 to {count - 1}"
         return cls(
             time_s=rising_times_s(table, "time_s"),
-            member=table.indices(member, names or tuple(map(str, range(count))), nobody),
+            member=table.members(member, member, names, count),
             values={
                 name: table.truths(name).astype(np.float64) if is_truth else table.filled(name)
                 for name, is_truth in columns.items()

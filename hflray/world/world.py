@@ -153,7 +153,8 @@ class World:
         if fleet.fixed_gain or self.config.fading.name == "trace":
             raise ConfigError(
                 f"world.mobility.name: got {spoken(section.name)} with links whose gains or rates are given, which do "
-                "not follow the places; accepted with them: static; take world.fading: {name: trace}, or leave them out"
+                "not follow the places; accepted with them: static, and world.fading: {name: trace} for links that "
+                "change; leave out the one or the other"
             )
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
         if not is_ours(mobility):
