@@ -21,7 +21,7 @@ chmod 700 "$HOME/.ray" && chmod 600 "$token"
 want="$(cat "$lock" "$here/pyproject.toml" | sha256sum | cut -c1-16) $torch"
 if [[ $(cat "$venv.ready" 2>/dev/null) != "$want" ]]; then
   sudo=$([[ $(id -u) == 0 ]] || echo sudo)
-  # gcc compiles the first layer of the `native` kernel. On Debian, venv is a separate package.
+  # gcc compiles the `fused` kernels. On Debian, venv is a separate package.
   if ! command -v gcc >/dev/null || ! python3.11 -c 'import ensurepip' 2>/dev/null; then
     if command -v apt-get >/dev/null; then
       $sudo apt-get update -q && $sudo apt-get install -y -q gcc libc6-dev python3.11 python3.11-venv rsync

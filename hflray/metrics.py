@@ -50,6 +50,8 @@ class Metric:
             each point of an assigner's ``learning``, once or for each ``reference``; with each point of an ``agent``
             that learns to schedule.
         shown: unit in which the number is shown; empty if no unit is written.
+        better: whether larger values are better (``max``) or smaller ones; empty: neither is. Without an entry, smaller
+            seconds, joules, bits and losses in nats are.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
         mean: format of a mean over several runs; empty: `format`.
@@ -67,6 +69,7 @@ class Metric:
     logged: Logged
     meaning: str = ""
     shown: str = ""
+    better: Literal["max", "min", ""] = ""
     scale: float = 1.0
     format: str = "{:,.1f}"
     mean: str = ""
@@ -129,6 +132,7 @@ def glossary(text: str) -> dict[str, Metric]:
     rows, of_rivals = dict[str, Metric](), dict[str, dict[str, Any]]()
     for name, entries in tomllib.loads(text).items():
         unit = entries.setdefault("unit", "1")
+        entries.setdefault("better", "min" if unit in ("s", "J", "bit", "nats") else "")
         shown = entries.setdefault("shown", "" if unit == "1" else unit)
         percent: dict[str, Any] = {"scale": 100.0, "format": "{:.1f}"} if shown == "%" else {}
         if "<rival>" in name:

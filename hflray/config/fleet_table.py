@@ -145,8 +145,18 @@ def pinned_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_pinned(options: object) -> bool:
     """Return whether the names of all files among the options are pinned."""
-    named = [options.get(key) for key in FILES] if isinstance(options, Mapping) else []
+    named = _named(options)
     return any(named) and all(name is None or pinned.is_pinned(name) for name in named)
+
+
+def is_at_hand(options: object) -> bool:
+    """Return whether this process holds all files among the options, whose names are pinned."""
+    named = [name for name in _named(options) if name]
+    return len(pinned.inputs_of(named)) == len(set(named))
+
+
+def _named(options: object) -> list[Any]:
+    return [options.get(key) for key in FILES] if isinstance(options, Mapping) else []
 
 
 def fleet_table(options: Mapping[str, Any]) -> FleetTable:

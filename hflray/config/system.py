@@ -81,11 +81,12 @@ class FleetConfig(Section):
         """Take N, M and the area from the files of a table, whose names are then pinned."""
         if not isinstance(tree, dict) or tree.get("name") != "table" or not isinstance(tree.get("options"), dict):
             return tree
-        from hflray.config.fleet_table import fleet_table, is_pinned, pinned_options  # few configurations need PyArrow
+        # Few configurations need PyArrow.
+        from hflray.config.fleet_table import fleet_table, is_at_hand, is_pinned, pinned_options
 
         sizes = ("num_devices", "num_edges", "area_km")
-        if is_pinned(tree["options"]) and all(name in tree for name in sizes):
-            return tree  # hflray has written it
+        if is_pinned(tree["options"]) and all(name in tree for name in sizes) and not is_at_hand(tree["options"]):
+            return tree  # hflray has written it, and the files are elsewhere
         tree = tree | {"options": pinned_options(tree["options"])}
         table = fleet_table(tree["options"])
         of_files: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}

@@ -28,8 +28,17 @@ from hflray import metrics
 from hflray.errors import ConfigError, nearest
 from hflray.report.exports import SUFFIX, exports, read_exhibit
 from hflray.report.labels import DEPLOYMENT, H, label_each, pretty
-from hflray.report.ranking import QUANTITIES, BySeed, compare, has_reached, median_text, outcome_texts, runs_of
-from hflray.report.runs import LENGTHS, RunRecord, SweepRecord, differing, is_one_of, read_sweep
+from hflray.report.ranking import QUANTITIES, BySeed, compare, median_text, outcome_texts, runs_of
+from hflray.report.runs import (
+    LENGTHS,
+    RunRecord,
+    SweepRecord,
+    differing,
+    differing_lengths,
+    has_reached,
+    is_one_of,
+    read_sweep,
+)  # fmt: skip
 from hflray.report.series import bar_value
 from hflray.support.arrays import FloatArray
 from hflray.support.files import write as write_file
@@ -219,8 +228,9 @@ def contest(sweeps: Mapping[str, SweepRecord], against: str | None = None, metri
     notes = [f"{name}: {note}" for name, sweep in sweeps.items() for note in sweep.notes]
     running = len(every) - len(runs)
     notes += [f"left out: {running} of {len(every)} runs, which have not ended"] if running else []
-    limits = dict.fromkeys(key for run in runs for key in run.settings if is_one_of(key, LENGTHS))
-    keys = differing(runs) + [key for key in limits if len({repr(run.settings.get(key)) for run in runs}) > 1]
+    keys = differing(runs) + differing_lengths(runs, lambda run: None)
+    stopped = sum(run.history.stopped is not None for run in runs)
+    notes += [f"stopped early: {stopped} of {len(runs)} runs, whose last values count"] if stopped else []
     names, chosen, reference = _contestants(runs, keys, against)
     metric = metric and _metric(runs, metric)
     cases, twice = _cases(runs, names, [key for key in keys if key not in chosen])

@@ -56,7 +56,8 @@ MOST_DETAILED = 15  # runs; an older export of more may be brief (`is_brief`)
 BRIEF = re.compile(rf"round|test_loss|total/.*|{metrics.on_validation('.*')}")
 FILE = "runs.json"
 ABOUT = "about.txt"
-LOGGED = ("name", "status", "error", "started_ms", "ended_ms", "values", "environment")  # of a run, see `RunContent`
+# What there is of a run, see `RunContent`; older exports do not say why it was stopped.
+LOGGED = ("name", "status", "error", "started_ms", "ended_ms", "values", "environment", "stopped")
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
 SUFFIX = ".zip"
 
@@ -289,7 +290,7 @@ def read_export(place: Path) -> SweepRecord:
         files, content, tables = _opened(place)
         histories = []
         for record in records_of(content):
-            logged = {name: record[name] for name in LOGGED}
+            logged: dict[str, Any] = {name: record.get(name) for name in LOGGED}
             histories.append(History(config=json.dumps(record["config"]), tables=tables[record["name"]], **logged))
         about = files.get(ABOUT, b"").decode().strip()
         brief = is_brief(files, content)

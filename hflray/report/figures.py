@@ -242,8 +242,9 @@ def framework(sweep: SweepRecord) -> Figure:
     """
     _need(sweep, metrics.ACCURACY)
     accuracy, by_data = metrics.describe(metrics.ACCURACY), series.by_scheduled(sweep)
-    figure = Figure(figsize=(13, 6), layout="constrained")
-    grid = list(figure.subplots(2, 4).flat)
+    height = -(-(len(by_data) + len(FRAMEWORK)) // 4)
+    figure = Figure(figsize=(13, 3 * height), layout="constrained")
+    grid = list(figure.subplots(height, 4).flat)
     numbers = _numbers(sorted(h for groups in by_data.values() for h in groups))
     for axes, (name, groups) in zip(grid, by_data.items(), strict=False):
         for scheduled, runs in groups.items():
@@ -255,7 +256,7 @@ def framework(sweep: SweepRecord) -> Figure:
     cost_panels = grid[len(by_data) :]
     for axes, metric in zip(cost_panels, FRAMEWORK, strict=False):
         for number, (name, groups) in enumerate(by_data.items()):
-            tint, marker = COLOURS[number], MARKERS[number]
+            tint, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
             table = series.against_scheduled(groups, metric)
             axes.errorbar(table.index, table["mean"], yerr=table["std"], color=tint, ls=_dash(number), lw=1.2,
                           label=as_chart_text(name))  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
-from hflray.report.labels import value_of
+from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import SEED, SweepRecord, read_sweep
 from hflray.support.files import replacing
 
@@ -39,13 +39,19 @@ def read(sweep: str | Path, results: str | Path = "hflray_results") -> pd.DataFr
     return frame(read_sweep(Path(results), str(sweep)))
 
 
+def keys_of(sweep: SweepRecord) -> list[str]:
+    """Return the settings in which the runs differ; for a report, the seed of a deployment is none of them."""
+    deployments = {run.settings[DEPLOYMENT] for run in sweep.runs}
+    return [*sweep.keys, *[DEPLOYMENT] * (len(deployments) > 1 and DEPLOYMENT not in sweep.keys)]
+
+
 def frame(sweep: SweepRecord) -> pd.DataFrame:
     """Return the table of `read`. Lists, which are the schedules, are left out."""
     tables = []
     for run in sweep.runs:
         rounds = run.rounds.select_dtypes("number")
-        settings = {key: None if (value := value_of(run, key)) is ... else value for key in sweep.keys}
-        front = pd.DataFrame({"run": run.name, SEED: run.seed, **settings}, index=rounds.index)
+        front = pd.DataFrame({"run": run.name, SEED: run.seed} | {key: run.settings.get(key) for key in keys_of(sweep)},
+                             index=rounds.index)  # fmt: skip
         tables.append(front.join(rounds))
     return pd.concat(tables, ignore_index=True)
 
@@ -53,7 +59,7 @@ def frame(sweep: SweepRecord) -> pd.DataFrame:
 def export(sweep: SweepRecord, form: Form, path: Path) -> Path:
     """Write the table of `read` as a file, and return its path. Raises OSError: it cannot be written."""
     table = frame(sweep)
-    for key in sweep.keys:
+    for key in keys_of(sweep):
         if table[key].map(type).nunique() > 1:  # Parquet has one type in a column
             table[key] = table[key].map(lambda value: value if pd.isna(value) else str(value))
     with replacing(path) as scratch:

@@ -12,8 +12,8 @@ the seed and the assigner: data set, partition and so on. Each field is ranked b
 * Against the reference, which is IKC unless an exhibit names another, stand the median ratio over the seeds and the
   exact p-value of the signed-rank test. Holm's family is the opponents in one field and endpoint that have 6 seeds or
   more. Where the seeds and the family cannot give p < 0.05, a dash takes the place of a p-value.
-* A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. Only its runs with local
-  search count, so that no run is counted twice.
+* A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. One of them counts, so that
+  none is counted twice: that with local search if there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
-from hflray.report.runs import RunRecord, SweepRecord, with_lengths
+from hflray.report.runs import RunRecord, SweepRecord, has_reached, with_lengths
 from hflray.support.pairs import LEVEL, Pairs, family_p
 from hflray.support.terminal.tables import TextTable
 
@@ -52,7 +52,10 @@ def fields(runs: Sequence[RunRecord], reference: str = REFERENCE) -> dict[str, d
     A field's name is what distinguishes it from the others, such as ``majority 50%``; it is empty if there is one. A
     contestant's name is its scheduler's with its options. Deployments of the edges count as assigners do.
     """
-    used = [run for run in runs if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search")]
+    ended = [run for run in runs if run.ended]
+    alone = {_but_the_assigner(run): run
+             for run in sorted(ended, key=lambda run: run.config.assignment.name == "local_search")}  # fmt: skip
+    used = [run for run in ended if not _assigns(run) or run is alone[_but_the_assigner(run)]]
     shared = [key for key in with_lengths(used) if not key.startswith((*PART, ASSIGNER))]
     options = dict.fromkeys(key for run in used for key in run.settings if key.startswith(OPTIONS))
     names = label_each(used, [NAME, *options])
@@ -82,16 +85,15 @@ def _sortable(value: object) -> tuple[float, str]:
     return (float(value), "") if isinstance(value, int | float) else (np.inf, str(value))
 
 
+def _but_the_assigner(run: RunRecord) -> Assigner:
+    return tuple(item for item in run.identity if not item[0].startswith(ASSIGNER))
+
+
 def _assigns(run: RunRecord) -> bool:
     try:
         return hasattr(registry.resolve("scheduler", run.config.scheduling.name), "schedule_and_assign")
     except ConfigError:  # a scheduler of a package that is not installed here
         return False
-
-
-def has_reached(run: RunRecord) -> bool:
-    """Return whether a run reached its target accuracy."""
-    return metrics.ROUNDS_TO_TARGET in run.history.values
 
 
 def spent(run: RunRecord, quantity: str) -> float:
@@ -177,10 +179,12 @@ def unranked(sweep: SweepRecord) -> list[str]:
     for field, contestants in fields(sweep.runs).items():
         if len(contestants) > 1 and not is_ranked(contestants):
             runs = runs_of(contestants)
-            best = max(run.judged(metrics.ACCURACY).max() for run in runs)
-            sentences.append(
-                f"{field}: not ranked, because none of {len(runs)} runs reached its target (at most {best:.1%})."
-            )
+            asked = [run for run in runs if run.target is not None]
+            best = max((run.judged(run.main_metric).max() for run in asked), default=np.nan)
+            most = f" (at most {metrics.describe(asked[0].main_metric).text(best)})" if np.isfinite(best) else ""
+            has_none = not asked and all(run.config.target.value is None for run in runs)
+            reason = "its runs have no target" if has_none else f"none of {len(runs)} runs reached its target{most}"
+            sentences.append(f"{field}: not ranked, because {reason}.")
     return sentences
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -200,12 +200,6 @@ class RunRecord:
         on_validation = self.series(metrics.on_validation(metric))
         return on_validation if len(on_validation) else self.series(metric)
 
-    def reached(self, value: float) -> int | None:
-        """Return the first round whose main metric is at least `value`, on the part that judges (`judged`), or None."""
-        values = self.judged(self.main_metric)
-        hits = values.index[values >= value]
-        return int(hits[0]) if len(hits) else None
-
 
 @dataclass
 class SweepRecord:
@@ -294,15 +288,30 @@ def differing(runs: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def with_lengths(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the keys of `differing`, and those of `LENGTHS` in which runs of one trial differ: they are no seeds."""
-    of_trial: dict[Hashable, dict[str, str]] = {}
-    lengths = dict[str, None]()
+def has_reached(run: RunRecord) -> bool:
+    """Return whether a run reached its target."""
+    return metrics.ROUNDS_TO_TARGET in run.history.values
+
+
+def differing_lengths(runs: Sequence[RunRecord], apart: Callable[[RunRecord], Hashable]) -> list[str]:
+    """Return the keys of `LENGTHS` in which runs differ that `apart` does not tell apart.
+
+    What ended a run at its target or by a rule would have ended it with any other `max_rounds` as well.
+    """
+    values: dict[tuple[Hashable, str], set[str]] = {}
     for run in runs:
-        values = {key: repr(value) for key, value in run.settings.items() if is_one_of(key, LENGTHS)}
-        first = of_trial.setdefault(run.identity, values)
-        lengths |= dict.fromkeys(key for key in values if values[key] != first.get(key))
-    return [*differing(runs), *lengths]
+        ended = has_reached(run) or run.history.stopped is not None
+        for key in run.settings:
+            if is_one_of(key, LENGTHS) and not (ended and key == "max_rounds"):
+                values.setdefault((apart(run), key), set()).add(repr(run.settings[key]))
+    return list(dict.fromkeys(key for (_, key), texts in values.items() if len(texts) > 1))
+
+
+def with_lengths(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys of `differing`, and those of `LENGTHS` in which runs that are else equal differ: no seeds."""
+    return differing(runs) + differing_lengths(
+        runs, lambda run: tuple(item for item in run.identity if item[0] != SEED)
+    )
 
 
 def read_sweep(results: Path, name: str) -> SweepRecord:
@@ -332,12 +341,7 @@ def read_sweep(results: Path, name: str) -> SweepRecord:
     notes: list[str] = []
     histories = read_journal(folder.path, notes)
     about = folder.file.name, folder.path.name, folder.file.task, folder.file.description
-    sweep = assemble(*about, histories, notes, Fleets(str(folder.path)).read, folder.file.labels)
-    rounds = folder.file.experiment.get("max_rounds")
-    if rounds and "max_rounds" not in folder.file.sweep:  # `prolong` may have raised it after a run reached its target
-        same = {"max_rounds": rounds}
-        sweep.runs = [replace(run, config=run.config.model_copy(update=same)) for run in sweep.runs]
-    return sweep
+    return assemble(*about, histories, notes, Fleets(str(folder.path)).read, folder.file.labels)
 
 
 def _tree_of(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.report.labels import DATA, LAMBDA, H, colour, group_by, label_each, pretty, rank
-from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.runs import RunRecord, SweepRecord, has_reached
 
 # The statistics that summarise a metric over the fleets of an assignment study.
 STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
@@ -188,13 +188,13 @@ def fronts(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def by_scheduled(sweep: SweepRecord) -> dict[str, dict[int, list[RunRecord]]]:
-    """Group runs by data set, then by H, smallest first."""
-    data_sets: dict[str, dict[int, list[RunRecord]]] = {}
+    """Group runs by data set and all else in which they differ, then by H, smallest first."""
+    groups: dict[str, dict[int, list[RunRecord]]] = {}
     runs = sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled)
-    for name, members in group_by(runs, [DATA]).items():
+    for name, members in group_by(runs, [key for key in sweep.keys if key != H] or [DATA]).items():
         for run in members:
-            data_sets.setdefault(name, {}).setdefault(run.config.scheduling.num_scheduled, []).append(run)
-    return data_sets
+            groups.setdefault(name, {}).setdefault(run.config.scheduling.num_scheduled, []).append(run)
+    return groups
 
 
 def against_scheduled(groups: Mapping[int, Sequence[RunRecord]], metric: str) -> pd.DataFrame:
@@ -207,8 +207,7 @@ def against_scheduled(groups: Mapping[int, Sequence[RunRecord]], metric: str) ->
     scale, rows = metrics.describe(metric).scale, {}
     for scheduled, runs in groups.items():
         values = np.array([run.last(metric) * scale for run in runs])
-        reached = all(run.reached(run.target or np.inf) is not None for run in runs)
-        rows[scheduled] = (values.mean(), deviation(values), reached)
+        rows[scheduled] = (values.mean(), deviation(values), all(map(has_reached, runs)))
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "std", "reached"])
 
 

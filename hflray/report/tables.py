@@ -45,9 +45,13 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
             row[length] += "" if all(run.ended for run in runs) else " …"
+            row[length] += " ⊣" if any(run.history.stopped for run in runs) else ""
         for column in columns:
             values = [run.last(column.name) * column.scale for run in runs]
             row[column.column] = spread(values, forms[column])
+            known = sum(map(np.isfinite, values))
+            if column.logged == "end" and 0 < known < len(runs):
+                row[column.column] += f" ({known} of {len(runs)})"
         rows.append(row)
     return TextTable.of(rows)
 
@@ -215,7 +219,10 @@ TABLES: dict[metrics.Table, Callable[[SweepRecord], TextTable]] = {
 
 
 def summary(sweep: SweepRecord) -> TextTable:
-    """Return one row per group of runs: means over seeds ± standard deviations, as text; "…" marks runs under way."""
+    """Return one row per group of runs: means over seeds ± standard deviations, as text.
+
+    "…" marks a row with a run that has not ended, and "⊣" one with a run that was stopped early.
+    """
     return replace(TABLES[sweep.shown.table](sweep), title=sweep.title)
 
 

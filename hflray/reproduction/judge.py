@@ -54,6 +54,7 @@ class Effect:
         values: the effect of each unit on the claim's scale, (n,).
         whole: whether all planned units are there, each with all planned rounds.
         open: number of units whose order is not known.
+        bounds: number of units of which a bound is known alone; it counts in place of the effect.
         sides: the mean endpoint of each compared group, a geometric one on the scale ``log``.
         drawn: what the curve of the mean over the seeds gives for each group; empty without a target.
         rounds: the rounds that are compared.
@@ -67,6 +68,7 @@ class Effect:
     values: FloatArray
     whole: bool = False
     open: int = 0
+    bounds: int = 0
     sides: list[float] = field(default_factory=list)
     drawn: list[float] = field(default_factory=list)
     rounds: int = 0
@@ -159,7 +161,7 @@ def _answer(
         return "not tested"
     if p is None:
         return ""
-    if not claim.every and adjusted > plan.alpha:
+    if (min(p) if claim.every else adjusted) > plan.alpha:
         return "not settled"
     if p[1] < p[0]:
         return "no"
@@ -178,6 +180,8 @@ def _p_values(claim: Claim, effects: Sequence[Effect]) -> tuple[float, float] | 
     if not effects or not all(effect.whole and len(effect.values) > 1 for effect in effects):
         return None
     if claim.every:
+        if any(effect.open for effect in effects):
+            return 1.0, 1.0
         agree = all(_agrees(claim, effect.values).all() for effect in effects)
         return (0.0, 1.0) if agree else (1.0, 0.0)
     tails = [_tails(claim, effect) for effect in effects]
@@ -304,7 +308,7 @@ def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: S
     if plan.fleets:
         effect = _of_fleets(groups, claim, plan.fleets)
     else:
-        last = [last_step(run, endpoint.metric) for run in runs if not _passes(run, endpoint)]
+        last = [last_step(run, endpoint.metric) for run in runs if not _passes(run, endpoint, steps)]
         common = min([*last, *([steps] if steps else [])], default=max(last_step(run, endpoint.metric) for run in runs))
         effect = _of_seeds(groups, claim, common)
         effect = replace(effect, whole=len(complete) == len(planned))
@@ -319,19 +323,19 @@ def _has(run: RunRecord, endpoint: Endpoint) -> bool:
 
 
 def _is_whole(run: RunRecord, endpoint: Endpoint, steps: int) -> bool:
-    return _passes(run, endpoint) or last_step(run, endpoint.metric) >= steps
+    return _passes(run, endpoint, steps) or last_step(run, endpoint.metric) >= steps
 
 
-def _passes(run: RunRecord, endpoint: Endpoint) -> bool:
-    return endpoint.until is not None and passage(run, endpoint.until, endpoint.over) is not None
+def _passes(run: RunRecord, endpoint: Endpoint, steps: int) -> bool:
+    return endpoint.until is not None and passage(run, endpoint.until, endpoint.over, steps or None) is not None
 
 
-def passage(run: RunRecord, level: float, over: int) -> int | None:
+def passage(run: RunRecord, level: float, over: int, most: int | None = None) -> int | None:
     """Return the first round in which the mean accuracy of the last `over` rounds is at least `level`, or None.
 
-    The accuracy is that of the validation part where the run has one.
+    The accuracy is that of the validation part where the run has one. Rounds after `most` do not count.
     """
-    smooth = _smooth(run.judged(run.main_metric), over)
+    smooth = _smooth(_first(run, most), over)
     hits = smooth.index[smooth >= level]
     return int(hits[0]) if len(hits) else None
 
@@ -358,38 +362,45 @@ def _of_seeds(groups: Sequence[Sequence[RunRecord]], claim: Claim, rounds: int) 
     sides = [np.array([value for value, _ in side]) for side in read]
     drawn = [_drawn(runs, endpoint, level, rounds) for runs in groups] if level is not None else []
     reached = [np.array([passed for _, passed in side]) for side in read]
-    unknown = 0
+    unknown = bounds = 0
     if all(side.all() for side in reached):
         values = _combined([_scaled(claim, side) for side in sides])
     elif len(sides) == 2 and claim.scale == "log":
-        pairs = Pairs.censored(sides[0], reached[0], sides[1], reached[1])
-        values, unknown = pairs.steps, pairs.uncertain
+        pairs, origin = Pairs.censored(sides[0], reached[0], sides[1], reached[1]), _origin(claim)
+        beside = Pairs(pairs.low - origin, pairs.high - origin)
+        values, bounds = beside.steps + origin, int((pairs.low != pairs.high).sum())
+        unknown = bounds if claim.expect == "near" else beside.uncertain
     else:
         values = _combined([_scaled(claim, side) for side in sides])
         unknown = int((~np.all(reached, axis=0)).sum())
-    return Effect("", values, open=unknown, sides=_means(claim, sides), drawn=drawn, rounds=rounds, level=level)
+    sides_mean = _means(claim, sides)
+    return Effect("", values, open=unknown, bounds=bounds, sides=sides_mean, drawn=drawn, rounds=rounds, level=level)
 
 
-def _first(run: RunRecord, rounds: int) -> pd.Series[float]:
-    values = run.judged(run.main_metric)
-    return values[values.index <= rounds]
+def _first(run: RunRecord, rounds: int | None) -> pd.Series[float]:
+    """Return a run's accuracy, or what it logged in its place, on the part that judges, up to the round `rounds`."""
+    accuracy = run.judged(metrics.ACCURACY)
+    values = accuracy if len(accuracy) else run.judged(run.main_metric)
+    return values if rounds is None else values[values.index <= rounds]
 
 
 def _read(run: RunRecord, endpoint: Endpoint, level: float | None, rounds: int) -> tuple[float, bool]:
     """Return a run's endpoint, and whether it is exact; at a missed target it is what the run has spent so far."""
     values = run.series(endpoint.metric)
     if level is not None:
-        place = passage(run, level, endpoint.over)
+        place = passage(run, level, endpoint.over, rounds)
         spent = values[values.index <= (rounds if place is None else place)]
         return float(spent.iloc[-1]) if len(spent) else np.nan, place is not None and len(spent) > 0
-    values = values[values.index <= rounds] if len(values) else pd.Series([run.last(endpoint.metric)])
+    values = values[values.index <= rounds]
+    values = values if len(values) else pd.Series([run.last(endpoint.metric)])  # that of a run's end
     if endpoint.by == "mean":
         return float(values.mean()), True
     smooth = _smooth(values, endpoint.over)
     if endpoint.by == "last":
         return float(smooth.iloc[-1]), True
     judged = run.judged(endpoint.metric)  # the best round is chosen on the validation part where there is one
-    best = int(_smooth(judged[judged.index <= rounds], endpoint.over).to_numpy().argmax())
+    sign = -1 if metrics.describe(endpoint.metric).better == "min" else 1
+    best = int((sign * _smooth(judged[judged.index <= rounds], endpoint.over).to_numpy()).argmax())
     return float(smooth.iloc[best]), True
 
 
@@ -441,6 +452,7 @@ def _text(claim: Claim, effect: Effect, brief: bool) -> str:
     if effect.open:
         text = f"order open in {effect.open} of {len(effect.values)}"
         return f"{effect.label}: {text}" if effect.label else text
+    text += f", a bound in {effect.bounds} of {len(effect.values)}" if effect.bounds else ""
     pair = len(effect.sides) == 2 and not brief
     sides = f" ({' and '.join(f'{side:,.4g}' for side in effect.sides)})" if pair else ""
     drawn = [f"{value:.0f}" if value == value else "–" for value in effect.drawn]
@@ -508,9 +520,13 @@ def drawn(shown: Exhibit, sweep: SweepRecord) -> SweepRecord:
 def _until(run: RunRecord, target: float) -> RunRecord:
     """Return a run up to the round in which the mean of five rounds passes a target, as if it had ended there."""
     config = run.config.model_copy(update={"target_accuracy": target})
-    last = passage(run, target, Endpoint().over)
+    last, history = passage(run, target, Endpoint().over), run.history
+    ends = {metrics.ROUNDS_TO_TARGET: "round", **metrics.TOTAL_OF}
+    values = {name: value for name, value in history.values.items() if name not in ends}
     if last is None:
-        return replace(run, config=config)
-    rounds = run.history.tables.rounds
-    tables = RunTables(rounds[rounds["round"] <= last], run.devices)
-    return replace(run, config=config, history=replace(run.history, tables=tables, status="FINISHED"))
+        return replace(run, config=config, history=replace(history, values=values))
+    rounds = history.tables.rounds
+    cut = rounds[rounds["round"] <= last]
+    values |= {name: float(cut[total].iloc[-1]) for name, total in ends.items() if total in cut}
+    tables = RunTables(cut, run.devices)
+    return replace(run, config=config, history=replace(history, tables=tables, values=values, status="FINISHED"))

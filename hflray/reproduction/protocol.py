@@ -62,6 +62,13 @@ class Endpoint(_Part):
     until: Share | None = None
     common: bool = False
 
+    @model_validator(mode="after")
+    def _has_a_best(self) -> Endpoint:
+        row = metrics.METRICS.get(self.metric)
+        if self.by == "best" and row is not None and not row.better:
+            raise ValueError(f"by: {self.metric} has no best value; ask for its mean or its last value")
+        return self
+
 
 class Claim(_Part):
     """A claim.

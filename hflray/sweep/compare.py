@@ -41,6 +41,7 @@ class Outcome:
     stopped: str | None = None
     changes: list[dict[str, Any]] = field(default_factory=list)
     opened: bool = False
+    by_itself: bool = False  # whether the experiment ended with its last round, as at its target or by an observer
     ended: bool = False
 
     @classmethod

@@ -48,7 +48,7 @@ class CheckedTrials:
     Attributes:
         notes: lines for the user.
         datasets: the data sets, each loaded once.
-        resolved: configurations by trial name in which the settings measured on this machine are filled in. The runs
+        resolved: configurations by trial name in which the settings chosen on this machine are filled in. The runs
             are logged with them.
         samples: the mean number of a device's samples by trial name.
         fleets: the fleets that were made.
@@ -97,7 +97,7 @@ def check_trials(
 ) -> CheckedTrials:
     """Build every trial's data, partition, model and assigner before anything starts.
 
-    With `measure`, the training kernel is also chosen, once for all trials, so that they use the same kernel.
+    With `measure`, the training kernel is also chosen, so that a trial has the same one on each node.
 
     Args:
         trials, task, measure: see above.
@@ -115,7 +115,7 @@ def check_trials(
         if not kind.needs_data:
             kind.check(config)
             continue
-        key = str((config.seed, config.data, config.fleet))
+        key = str((config.seed, config.data, config.fleet, config.cost, config.tree))
         if key not in scenarios:
             scenarios = {
                 key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)), fleets=checked.fleets)

@@ -105,10 +105,9 @@ class _Comparing(Section):
         metric = tree.get("metric") if isinstance(tree, dict) and "mode" not in tree else None
         if not isinstance(metric, str):
             return tree
-        if metric in metrics.MAIN or metrics.may_be_own(metric):
-            return tree | {"mode": "max"}
-        is_cost = metric in metrics.METRICS and metrics.METRICS[metric].unit in ("s", "J", "bit")
-        return tree | {"mode": "min"} if is_cost or metric == metrics.TEST_LOSS else tree
+        better = "max" if metrics.may_be_own(metric) else ""
+        better = metrics.METRICS[metric].better if metric in metrics.METRICS else better
+        return tree | {"mode": better} if better else tree
 
 
 class SearchConfig(_Comparing):

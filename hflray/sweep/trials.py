@@ -151,7 +151,7 @@ def _refuse_twice(file: SweepFile) -> None:
 
     Raises:
         ConfigError: an axis lies within another one, the experiment sets what the mappings of an axis do not repeat, or
-            ``tracking`` is given twice.
+            ``tracking`` is given twice or is an axis.
     """
     for outer, axis in file.sweep.items():
         inner = next((key for key in file.sweep if key.startswith(f"{outer}.")), None)
@@ -169,14 +169,13 @@ def _refuse_twice(file: SweepFile) -> None:
                     f"experiment: got {key} beside the axis sweep.{outer}, whose mappings take the place of the whole "
                     f"section, so that {key} has no effect; write it into each of them, or sweep single settings"
                 )
-    if file.tracking is not None:
-        again = [f"sweep.{key}" for key in file.sweep if key.split(".")[0] == "tracking"]
-        again += ["experiment.tracking"] if file.experiment.get("tracking") else []
-        if again:
-            raise ConfigError(
-                f"tracking: got it beside {again[0]}, which then has no effect; accepted: one of the two; move the "
-                "settings to one place"
-            )
+    if swept := [key for key in file.sweep if key.split(".")[0] == "tracking"]:
+        raise ConfigError(f"sweep.{swept[0]}: a sweep is tracked in one place; accepted: tracking; move it there")
+    if file.tracking is not None and file.experiment.get("tracking"):
+        raise ConfigError(
+            "tracking: got it beside experiment.tracking, which then has no effect; accepted: one of the two; move the "
+            "settings to one place"
+        )
 
 
 def _name_of(path: Path) -> str:

@@ -176,6 +176,7 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         outcome.add(index, values)
+        outcome.by_itself = bool(result.get("last"))
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
             Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))
@@ -293,7 +294,7 @@ def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
     if name is not None:
         judged = metrics.on_validation(name) if metrics.on_validation(name) in outcome.values else name
         return f"{judged} reached {file.tune.stop[name]:g} in round {outcome.round}"
-    if file.tune.early_stopping is not None:
+    if file.tune.early_stopping is not None and not outcome.by_itself:
         return f"{file.tune.early_stopping.name} after round {outcome.round}"
     return None
 

@@ -13,12 +13,14 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError, RefusedError, WriteError
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import data_key
@@ -28,7 +30,7 @@ from hflray.support.provenance import release
 from hflray.support.ray_private import count_no_callbacks, keep_no_rounds, pass_no_keys
 from hflray.support.reader import read_json
 from hflray.support.store import Store
-from hflray.sweep import SweepFile, Trial
+from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
 from hflray.sweep.preflight import CheckedTrials
 from hflray.sweep.progress import SweepProgress
@@ -120,7 +122,7 @@ def _run(
         journal = Journal(folder.path) if storage is None else Journal(folder.path, storage.send, storage.held)
         if resume:
             mend(folder, trials, journal, progress.line)
-            check_data(trials, checked, journal)
+            check_data(begun(file, trials, journal), checked, journal)
         if storage is not None:
             storage.begin()
         _save(folder, storage)
@@ -209,11 +211,27 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
             journal.cut(trial.name, after=0)
 
 
+def begun(file: SweepFile, trials: Sequence[Trial], journal: Journal) -> Sequence[Trial]:
+    """Return the trials of a sweep; of a search, those that it has drawn."""
+    if file.tune.search is None:
+        return trials
+    return [replace(make_trial(file, trial.values), name=trial.name) for trial in drawn(journal, file)]
+
+
 def check_data(trials: Sequence[Trial], checked: CheckedTrials, journal: Journal) -> None:
-    """Raise ConfigError if a trial has begun with other samples than its data set has now."""
+    """Raise ConfigError if a trial has begun with other samples than its data set has now.
+
+    The data sets are those of `checked`, and those of the trials that a search has drawn, which are loaded.
+    """
     for trial in trials:
-        run, now = journal.run(trial.name), checked.described(trial.config)
+        run = journal.run(trial.name)
         before = None if run is None or run.dataset is None else run.dataset.get("digest")
+        if before and data_key(trial.config) not in checked.datasets:
+            data = trial.config.data
+            checked.datasets[data_key(trial.config)] = load_dataset(
+                data.name, root=data.root, options=data.options, split=data.split
+            )
+        now = checked.described(trial.config)
         if before and now and before != now["digest"]:
             raise ConfigError(
                 f"data.name: {trial.config.data.name} has other samples than when {trial.name} began; accepted with "
@@ -271,7 +289,7 @@ def _fit(
     options = _tune_config(file, remaining, trials, journal)
     if not options:
         return
-    # Every trial uses the kernel measured by the driver, whatever its node. In a cluster, nodes that join later must
+    # Every trial uses the kernel chosen by the driver, whatever its node. In a cluster, nodes that join later must
     # run the same code. On a single machine this is not checked, because the user may edit the code meanwhile.
     shared = SharedSettings(
         folder.path.name,
@@ -339,5 +357,8 @@ def _tune_config(
             options["scheduler"] = Population(file, standing(journal, file, trials), journal.write)
         options["param_space"] = {TRIAL: tune.grid_search([start[TRIAL] for start in starts])}
     if settings.early_stopping is not None:
-        options["scheduler"] = Halving(file, max(trial.config.max_rounds for trial in trials), journal)
+        rounds = [trial.config.max_rounds for trial in trials]
+        if settings.search is not None and "max_rounds" in file.sweep:  # the only trial has the first value
+            rounds = file.sweep["max_rounds"].values
+        options["scheduler"] = Halving(file, max(rounds), journal)
     return options

@@ -20,10 +20,11 @@ import yaml
 from matplotlib.figure import Figure
 
 from hflray import metrics
-from hflray.config import set_dotted, validate
+from hflray.config import flatten, inputs_in, references_in, set_dotted, validate
 from hflray.errors import ConfigError
 from hflray.report.figures import log_axis, save
 from hflray.report.labels import BLUE, LAMBDA, VERMILION, H, setting
+from hflray.support import pinned, references
 from hflray.support.files import write
 from hflray.support.terminal.tables import MISSING, TextTable
 from hflray.sweep import SweepFile, make_trial
@@ -77,8 +78,9 @@ def plan_file(
             f"one with --set {other[0]}=…"
         )
     config = make_trial(file, first_values(file)).config
+    named = flatten(file.experiment).get("scheduling.name", NAMES["scheduling.name"][0])
     first: dict[str, Any] = {
-        H: config.scheduling.num_scheduled, LAMBDA: config.cost.delay_weight, "scheduling.name": config.scheduling.name,
+        H: config.scheduling.num_scheduled, LAMBDA: config.cost.delay_weight, "scheduling.name": named,
         "assignment.name": config.assignment.name,
         "clock.cloud": (file.experiment.get("clock") or {}).get("cloud", "synchronous"),
     }  # fmt: skip
@@ -92,7 +94,7 @@ def plan_file(
         if key in file.sweep:
             axis = file.sweep[key]
             axes[key] = {"choice" if axis.kind in ("grid", "zip") else axis.kind: getattr(axis, axis.kind)}
-        elif key not in fixed:
+        elif not any(name == key or name.startswith(f"{key}.") for name in fixed):
             axes[key] = {"choice": [first[key], *(value for value in dict.fromkeys(ours[key]) if value != first[key])]}
     if not axes:
         raise ConfigError(f"--set: all of {', '.join(SEARCHED)} are fixed; leave one of them to the search")
@@ -293,7 +295,7 @@ def pareto(tried: Sequence[Tried]) -> Figure:
 
 def write_plan(file: SweepFile, tried: Sequence[Tried], folder: Path) -> list[Path]:
     """Write a picture of the settings that reached the accuracy with all seeds, and the sweep file of the recommended
-    one; return the paths of what there is.
+    one with the files that it names, unless they are there; return the paths of what is written.
     """
     paths = save(pareto, tried, folder, PICTURE) if any(candidate.whole for candidate in tried) else []
     if not tried[0].meets:
@@ -307,5 +309,16 @@ def write_plan(file: SweepFile, tried: Sequence[Tried], folder: Path) -> list[Pa
         "name": f"{file.name}_run"[:LONGEST_NAME], "description": f"{tried[0].limits}: {tried[0].label}",
         "experiment": experiment, "sweep": {SEED: {"grid": list(range(seed, seed + SEEDS))}},
     }  # fmt: skip
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    texts = [name for named in references_in(content, sweep=True).values() for name in named]
+    beside = {source.name: source.text.encode() for source in references.sources_of(texts) if source.is_file}
+    for file_named in pinned.inputs_of(name for _, name in inputs_in(content)):
+        if file_named.content is None:
+            text = text.replace(f"{file_named.name}@", f"{file_named.path}@")
+        else:
+            beside[file_named.name] = file_named.content
+    for name, bytes_of in beside.items():
+        if not (folder / name).exists():
+            paths.append(write(folder / name, bytes_of))
     head = "# What hflray plan recommends; run it with: hflray tune recommended.yaml\n"
-    return [write(folder / YAML, head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)), *paths]
+    return [write(folder / YAML, head + text), *paths]

@@ -199,7 +199,9 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no ty
             setting.due = [due for due in setting.due if due != seed]
         for setting in self._settings.values():
             self._settle(setting)
-        self.remaining = (file.tune.samples - len(self._settings)) * settings.seeds + len(self._begun)
+        # A first seed that reaches the target is followed by all others.
+        begun = [settings.seeds if self._setting_of(trial)[1] == first else 1 for trial in self._begun]
+        self.remaining = (file.tune.samples - len(self._settings)) * settings.seeds + sum(begun)
         self.remaining = max(0, self.remaining + sum(len(setting.due) for setting in self._settings.values()))
 
     def _setting_of(self, trial: DrawnTrial) -> tuple[_Setting, int]:

@@ -170,7 +170,7 @@ def _saved(place: str, start: Mapping[str, Any]) -> Iterator[Saved]:
 
 def _entries(result: Result, sweep: SweepFile, saved: bool) -> dict[str, Any]:
     """Return what is reported to Tune."""
-    entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics, "saved": saved}
+    entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics, "saved": saved, "last": result.last}
     for key in ("model_hash", "note", "schedule", "timeline", "devices"):
         if getattr(result, key) is not None:
             entries[key] = getattr(result, key)

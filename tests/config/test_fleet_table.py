@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from hflray.config import FleetConfig, validate
+from hflray.config import FleetConfig, load_config, validate
 from hflray.config.fleet_table import fleet_table
 from hflray.errors import ConfigError
 from tests.conftest import refusal, refusals
@@ -156,3 +156,16 @@ def test_parquet_has_the_same_meaning(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ConfigError, match=r"bad.parquet: is no Parquet file"):
         fleet_table({"devices": str(tmp_path / "bad.parquet")})
+
+
+@pytest.mark.parametrize("size", ["area_km=6", "num_devices=99"])
+def test_a_size_of_ones_own_is_refused_although_all_are_given(tmp_path, size) -> None:
+    rows = "".join(f"d{n},{n % 4 / 10},{n // 4 / 10}\n" for n in range(12))
+    (tmp_path / "devices.csv").write_text("device,latitude,longitude\n" + rows)
+    (tmp_path / "edges.csv").write_text("edge,latitude,longitude\ne0,0,0.3\ne1,0.3,0\n")
+    options = f"{{devices: {tmp_path / 'devices.csv'}, edges: {tmp_path / 'edges.csv'}}}"
+    own = [f"fleet={{name: table, options: {options}}}", "scheduling.num_scheduled=4"]
+    sizes = load_config(None, own).fleet
+    given = {"num_devices": 12, "num_edges": 2, "area_km": sizes.area_km} | dict([size.split("=")])
+    with pytest.raises(ConfigError, match=f"{size.partition('=')[0]}: got"):
+        load_config(None, own + [f"fleet.{name}={value}" for name, value in given.items()])

@@ -274,3 +274,10 @@ def test_a_real_export_gives_the_pairs_of_its_ranking() -> None:
     assert row.numbers == pytest.approx(tuple(np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])))
     assert row.numbers == pytest.approx((0.817, 0.733, 0.912), abs=5e-4)
     assert row.p_holm == pytest.approx(9 * row.tidy["p"])
+
+
+def test_runs_that_were_stopped_early_are_told() -> None:
+    runs = [fabricated.run({metrics.ACCURACY: [0.5, 0.9]}, f"scheduling.name={name}", f"seed={seed}")
+            for name in ("ikc", "fedavg") for seed in (0, 1)]  # fmt: skip
+    runs[3] = replace(runs[3], history=replace(runs[3].history, stopped="asha after round 2"))
+    assert of(runs).notes == ["stopped early: 1 of 4 runs, whose last values count"]

@@ -147,8 +147,8 @@ def test_there_is_no_table_without_the_reference_or_a_target() -> None:
 
 def test_a_data_set_on_which_no_run_reached_its_target_is_named() -> None:
     runs = [to_target(name, 1) for name in ("ikc", "oort")]
-    runs += [run({metrics.ACCURACY: [0.4, 0.748, 0.7]}, f"scheduling.name={name}", "data.name=synthetic")
-             for name in ("ikc", "oort")]  # fmt: skip
+    short = ("data.name=synthetic", "target_accuracy=0.8")
+    runs += [run({metrics.ACCURACY: [0.4, 0.748, 0.7]}, f"scheduling.name={name}", *short) for name in ("ikc", "oort")]
     table = ranking(sweep("mine", runs))
     assert table is not None
     assert list(table[""]) == ["IKC", "Oort"]
@@ -178,3 +178,19 @@ def test_deployments_of_a_seed_are_one_unit() -> None:
     contestants = only(runs)
     assert len(contestants["Oort"][0]) == 2, "no run of a deployment replaces another's"
     np.testing.assert_allclose(compare(contestants["Oort"], contestants["IKC"], "joules").steps, [0.0], atol=1e-12)
+
+
+def test_a_scheduler_that_assigns_is_ranked_with_any_assigner() -> None:
+    runs = [to_target("ikc", 4, 0, "geographic"), to_target("joint_cost", 2, 0, "geographic")]
+    assert [*only(runs)] == ["IKC", "joint_cost"]
+    both = [*runs, to_target("ikc", 4, 0, "local_search"), to_target("joint_cost", 3, 0, "local_search")]
+    (members,) = only(both)["joint_cost"].values()
+    assert [one.last(metrics.TOTAL_ENERGY_J) for one in members.values()] == [3]
+
+
+def test_what_is_not_ranked_says_so_by_its_own_metric() -> None:
+    names = ("scheduling.name=ikc", "scheduling.name=fedavg")
+    missed = [run({metrics.R2: [0.2, 0.4]}, name, "target={metric: r2, value: 0.9}") for name in names]
+    assert unranked(sweep("s", missed)) == [": not ranked, because none of 2 runs reached its target (at most 0.400)."]
+    free = [run({metrics.ACCURACY: [0.4]}, name) for name in names]
+    assert unranked(sweep("s", free)) == [": not ranked, because its runs have no target."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from hflray.report.exports import read_export
 from hflray.report.ranking import fields
 from hflray.report.runs import RunRecord, SweepRecord, assemble, differing, read_sweep
 from hflray.reproduction.judge import select_alike
-from hflray.sweep.results import SweepFolder
 from hflray.tracking import History, RunTables, Tracker
 from tests.conftest import small_config
 from tests.report import fabricated
@@ -35,8 +35,6 @@ def test_the_journal_has_every_round_of_every_run(sweep, records) -> None:
         assert run.series(metrics.ACCURACY).tolist() == [record.accuracy for record in rounds]
         assert [list(row) for row in run.rounds["devices"]] == [record.devices.tolist() for record in rounds]
         assert run.last(metrics.TOTAL_ENERGY_J) == rounds[-1].totals["energy_j"]
-        assert run.reached(0.0) == 1
-        assert run.reached(1.01) is None
         assert np.isnan(run.last("no/such"))
 
 
@@ -187,15 +185,13 @@ def test_a_target_is_judged_by_the_validation_part_of_a_run_that_has_one(tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("def f1(outputs, targets):\n    return 1.0\n")
     rounds = {"accuracy": [0.2, 0.9, 0.9], "total/objective": [1.0, 2.0, 3.0]}
-    assert fabricated.run(rounds).reached(0.8) == 2
     run = fabricated.run(rounds | {"validation_accuracy": [0.1, 0.7, 0.8]}, "data.validation=10")
-    assert run.reached(0.8) == 3
     assert run.main_metric == "accuracy"
     assert run.last(run.main_metric) == 0.9
     assert run.judged("accuracy").tolist() == [0.1, 0.7, 0.8]
     own = {"f1": [0.9, 0.9], "accuracy": [0.1, 0.2], "validation_f1": [0.1, 0.95]}
     run = fabricated.run(own, "target.metric=own.py:f1")
-    assert (run.main_metric, run.reached(0.9)) == ("f1", 2)
+    assert (run.main_metric, run.judged("f1").tolist()) == ("f1", [0.1, 0.95])
 
 
 def test_targets_lengths_and_mixtures_are_no_seeds(tmp_path) -> None:
@@ -225,10 +221,12 @@ def test_a_table_has_an_empty_cell_for_an_option_that_is_not_given(form, tmp_pat
     assert table["scheduling.options.exploration"].astype(float).isna().tolist() == [False, True]
 
 
-def test_a_run_that_reached_its_target_before_the_sweep_got_more_rounds_has_them_too(results, tmp_path) -> None:
-    shutil.copytree(results, tmp_path / "results")
-    (path,) = (tmp_path / "results").glob("tiny-*/sweep.json")
-    folder = SweepFolder.load(path.parent)
-    folder.file = folder.file.model_copy(update={"experiment": {**folder.file.experiment, "max_rounds": 9}})
-    folder.save()
-    assert {run.config.max_rounds for run in read_sweep(tmp_path / "results", "tiny").runs} == {9}
+@pytest.mark.parametrize("ended", ["reached", "stopped"])
+def test_what_ended_before_the_sweep_got_more_rounds_is_a_seed_of_those_that_went_on(ended: str) -> None:
+    early = fabricated.run({"accuracy": [0.9] * 3}, "seed=0", "max_rounds=3")
+    late = fabricated.run({"accuracy": [0.5] * 9}, "seed=1", "max_rounds=9")
+    assert fabricated.sweep("s", [early, late]).keys == ["max_rounds"]
+    values = {metrics.ROUNDS_TO_TARGET: 3.0} if ended == "reached" else {}
+    stopped = "asha after round 3" if ended == "stopped" else None
+    early = replace(early, history=replace(early.history, values=values, stopped=stopped))
+    assert fabricated.sweep("s", [early, late]).keys == []

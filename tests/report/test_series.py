@@ -124,6 +124,7 @@ def test_points_are_delays_and_energies_in_the_order_of_lambda() -> None:
 def test_totals_against_h_say_whether_all_runs_reached_the_target() -> None:
     def one(h: int, seed: int, reached: float, joules: float) -> RunRecord:
         rounds = {metrics.ACCURACY: [0.1, reached], metrics.TOTAL_ENERGY_J: [1.0, joules]}
+        rounds |= {metrics.ROUNDS_TO_TARGET: [2.0, 2.0]} if reached >= 0.5 else {}
         return run(rounds, f"scheduling.num_scheduled={h}", f"seed={seed}", "target_accuracy=0.5")
 
     runs = [one(30, 0, 0.6, 8.0), one(10, 0, 0.6, 2.0), one(10, 1, 0.4, 4.0)]
@@ -133,3 +134,13 @@ def test_totals_against_h_say_whether_all_runs_reached_the_target() -> None:
     assert table["mean"].to_dict() == {10: 3.0, 30: 8.0}
     assert table["std"].tolist() == pytest.approx([2**0.5, 0.0])
     assert table["reached"].tolist() == [False, True]
+
+
+def test_what_differs_in_more_than_h_is_never_one_point() -> None:
+    h = "scheduling.num_scheduled"
+    runs = [run({metrics.TOTAL_ENERGY_J: [joules]}, f"scheduling.name={name}", f"{h}={count}", f"seed={seed}")
+            for name, joules in (("ikc", 3.0), ("fedavg", 27.0)) for count in (10, 30) for seed in (0, 1)]  # fmt: skip
+    groups = series.by_scheduled(sweep("mine", runs))
+    assert {name: list(by_h) for name, by_h in groups.items()} == {"IKC": [10, 30], "FedAvg": [10, 30]}
+    table = series.against_scheduled(groups["FedAvg"], metrics.TOTAL_ENERGY_J)
+    assert table[["mean", "std"]].to_numpy().tolist() == [[27.0, 0.0]] * 2

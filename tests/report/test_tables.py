@@ -161,3 +161,17 @@ def test_special_characters_of_latex_are_escaped() -> None:
 def test_equal_runs_count_as_one_seed() -> None:
     runs = [run({metrics.ACCURACY: [0.5]}, f"seed={seed}") for seed in (0, 0, 1)]
     assert list(summary(fabricated("any", runs))["seeds"]) == ["2"]
+
+
+def test_a_mean_over_the_runs_that_reached_their_target_says_how_many_they_are() -> None:
+    runs = [run({metrics.ACCURACY: [0.5]}, f"seed={seed}") for seed in range(3)]
+    runs[1].history.values[metrics.ROUNDS_TO_TARGET] = 12.0
+    (row,) = summary(fabricated("s", runs)).records
+    assert row["rounds to target"] == "12.0 (1 of 3)"
+
+
+def test_a_row_with_a_run_that_was_stopped_early_is_marked() -> None:
+    one, other = (run({metrics.ACCURACY: [0.5] * 3}, f"seed={seed}") for seed in (0, 1))
+    one = replace(one, history=replace(one.history, stopped="asha after round 3"))
+    (row,) = summary(fabricated("s", [one, other])).records
+    assert row["rounds"] == "3 ⊣"

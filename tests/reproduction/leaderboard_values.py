@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hflray.report.exports import read_exhibit
-from hflray.report.ranking import has_reached, spent
-from hflray.report.runs import SweepRecord
+from hflray.report.ranking import spent
+from hflray.report.runs import SweepRecord, has_reached
 from hflray.reproduction.leaderboard import FILE, SEEDS, SPENT
 
 EXPORTS = Path(__file__).parents[1] / "data" / "results" / "benchmark_scheduling"

@@ -204,6 +204,61 @@ def test_a_run_that_misses_the_target_would_have_needed_more(tmp_path) -> None:
     assert (row["ours [95 %]"], row["answer"]) == ("order open in 3 of 3", "not settled")
 
 
+def test_a_target_that_is_passed_after_the_planned_rounds_is_missed(tmp_path) -> None:
+    shown = exhibit(tmp_path, UNTIL.replace("METRIC", "total/delay_s"), "{seeds: 2, rounds: 10}")
+    late = {"ikc": [0.1] * 10 + [0.9] * 10, "vkc": [0.1] * 14 + [0.9] * 6}
+    runs = [rising(name, seed, values) for seed in (0, 1) for name, values in late.items()]
+    row = one(shown, runs)
+    assert (row["ours [95 %]"], row["answer"]) == ("order open in 2 of 2", "not settled")
+
+
+@pytest.mark.parametrize(
+    "asked, answer",
+    [
+        ("expect: near, margin: 1.25, reason: why", "not settled"),
+        ("expect: less, to: 0.5", "not settled"),
+        ("expect: less, to: 1.5", "yes"),
+        ("expect: less", "yes"),
+    ],
+)
+def test_a_bound_decides_only_what_lies_beyond_it(tmp_path, asked: str, answer: str) -> None:
+    """A ratio of at most 0.85 may be near 1 or not, and above a half or not."""
+    claims = UNTIL.replace("METRIC", "round").replace("expect: less", asked)
+    shown = exhibit(tmp_path, claims, "{seeds: 3, rounds: 20}")
+    own = [[0.1] * (12 - (seed == 1)) + [0.9] * (8 + (seed == 1)) for seed in range(3)]
+    runs = [rising("ikc", seed, values) for seed, values in enumerate(own)]
+    runs += [rising("vkc", seed, [0.1] * 20) for seed in range(3)]
+    row = one(shown, runs)
+    assert row["answer"] == answer
+    assert ("a bound in 3 of 3" in row["ours [95 %]"]) == (answer == "yes")
+
+
+def test_what_is_open_for_one_unit_is_open_for_every_unit(tmp_path) -> None:
+    shown = exhibit(
+        tmp_path, UNTIL.replace("METRIC", "round").replace("less", "less, every: true"), "{seeds: 2, rounds: 9}"
+    )
+    missed = [rising(name, seed, [0.5] * 9) for name in ("ikc", "vkc") for seed in (0, 1)]
+    assert one(shown, missed)["answer"] == "not settled"
+
+
+def test_the_best_loss_is_the_least(tmp_path) -> None:
+    claims = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: test_loss, by: best, over: 1}, expect: less}]"
+    shown = exhibit(tmp_path, claims, "{seeds: 3, rounds: 3}")
+    losses = {"ikc": [2.0, 0.3, 0.2], "vkc": [1.5, 0.7, 0.6]}
+    runs = [run({metrics.TEST_LOSS: [loss + seed / 100 for loss in values]}, f"scheduling.name={name}", f"seed={seed}")
+            for name, values in losses.items() for seed in range(3)]  # fmt: skip
+    row = one(shown, runs)
+    assert row["ours [95 %]"].startswith("-0.40")
+    assert row["answer"] == "yes"
+
+
+def test_a_target_of_accuracy_is_judged_by_it_beside_a_metric_of_ones_own(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("def f1(outputs, targets): ...\n")
+    columns = {metrics.ACCURACY: [0.9] * 3, "f1": [0.1, 0.1, 0.7]}
+    assert judge.passage(run(columns, "target={metric: 'own.py:f1', value: 0.6}"), 0.5, 1) == 1
+
+
 def test_the_units_whose_order_is_open_are_counted_and_not_their_runs(tmp_path) -> None:
     shown = exhibit(tmp_path, "[{text: a, compare: [[IKC, VKC]], endpoint: {until: 0.9}, scale: points}]")
     row = one(shown, curves("ikc", [0.5] * 4 + [0.95]) + curves("vkc", [0.5] * 5))
@@ -342,6 +397,12 @@ def test_a_run_is_drawn_up_to_its_target_and_judged_whole() -> None:
     runs = [rising("ikc", 0, curve, f"data.name={name}") for name in ("fashion_mnist", "digits")]
     cut, whole = judge.drawn(shown, sweep(shown.config, runs)).runs
     assert (len(cut.rounds), cut.target) == (10, 0.875)
+    assert cut.last(metrics.ROUNDS_TO_TARGET) == 10
+    assert cut.last(metrics.DELAY_TO_TARGET_S) == cut.last(metrics.TOTAL_DELAY_S) == 100
+    touched = rising("ikc", 0, [0.9] + [0.5] * 9, "data.name=fashion_mnist", "target_accuracy=0.6")
+    touched.history.values[metrics.ROUNDS_TO_TARGET] = 1.0  # one round is at its own target, no five are at this one
+    (missed,) = judge.drawn(shown, sweep(shown.config, [touched])).runs
+    assert np.isnan(missed.last(metrics.ROUNDS_TO_TARGET))
     assert (len(whole.rounds), whole.target) == (15, None)
     other = paper("zhang").exhibits["fig3"]
     assert [len(each.rounds) for each in judge.drawn(other, sweep(other.config, runs)).runs] == [15, 15]

@@ -124,3 +124,10 @@ def test_an_estimate_says_what_is_kept_between_rounds() -> None:
     assert re.match(
         r"about .* GiB \(4\d\d MiB of it for what devices, edges and the cloud keep between rounds\): at", kept
     )
+
+
+@pytest.mark.parametrize("names", ["[fdma, measured]", "[measured, fdma]"])
+def test_each_physics_is_checked_whatever_is_checked_before_it(names: str) -> None:
+    trials = expand(load_sweep(None, [*SMALL, f"sweep.cost.access.name={{grid: {names}}}"]))
+    with pytest.raises(ConfigError, match="measured"):
+        check_trials(trials, "experiment", measure=False)

@@ -179,6 +179,15 @@ def test_why_a_trial_ended_early(last, values, reason) -> None:
     assert module.stopped_by(file, trial, Outcome(trial.name, round=last, values=values)) == reason
 
 
+def test_a_run_that_ends_itself_is_not_said_to_be_stopped_by_a_rule() -> None:
+    file = load_sweep(None, ["max_rounds=9", "tune.early_stopping={metric: accuracy}"])
+    (trial, *_) = expand(file)
+    outcome = Outcome(trial.name, round=7)
+    assert module.stopped_by(file, trial, outcome) == "asha after round 7"
+    outcome.by_itself = True  # as by an observer
+    assert module.stopped_by(file, trial, outcome) is None
+
+
 def test_what_a_member_of_a_population_changed_is_a_tag_of_its_run(told) -> None:
     callback, _, trial = told
     change = {"after_round": 1, "changed": {"training.batch_size": [8, 16]}, "from": "b"}

@@ -25,12 +25,12 @@ from hflray.experiment.scenario import Scenario, data_key
 from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.preflight import check_trials
-from hflray.tracking import Tracker
+from hflray.tracking import Journal, Tracker
 from hflray.training.actor_pool import ActorPool
 from hflray.training.job import DeviceData
 from hflray.tune import nodes
 from hflray.tune import trial as trial_module
-from hflray.tune.driver import adopt_older, check_data
+from hflray.tune.driver import _tune_config, adopt_older, begun, check_data
 from hflray.tune.launch import LAST, TRIAL, Placement, parameters
 from hflray.tune.trial import SharedSettings, run_trial, share, trial_experiment
 from tests.conftest import refusal, small_config
@@ -63,6 +63,26 @@ def test_a_trial_does_not_go_on_with_other_samples(tmp_path) -> None:
         ConfigError, match=r"data.name: digits has other samples than when .* began; accepted with --res"
     ):
         check_data(trials, checked, tracker.journal)
+
+
+def test_a_search_does_not_go_on_with_other_samples(tmp_path) -> None:
+    file = load_sweep(None, [*SMALL, "sweep.seed={randint: [0, 9]}", "tune.search={metric: test_loss}"])
+    trials = expand(file)
+    checked, tracker = check_trials(trials, "experiment", measure=False), Tracker("", "", "x", tmp_path, sinks=())
+    tracker.journal.write("x-00000", {"draw": 0, "values": {"seed": 3}})
+    tracker.start("x-00000", "x", trials[0].config, {}, checked.described(trials[0].config))
+    check_data(begun(file, trials, tracker.journal), checked, tracker.journal)
+    checked._digests[data_key(trials[0].config)] = "another"
+    with refusal(ConfigError, "data.name: digits has other samples than when x-00000 began"):
+        check_data(begun(file, trials, tracker.journal), checked, tracker.journal)
+
+
+def test_halving_lasts_as_long_as_the_longest_trial_of_a_search(tmp_path) -> None:
+    for axis in ("{choice: [2, 40]}", "{randint: [2, 40]}"):
+        file = load_sweep(None, [*SMALL, f"sweep.max_rounds={axis}", "tune.search={metric: test_loss}",
+                                 "tune.early_stopping={metric: accuracy}"])  # fmt: skip
+        trials = expand(file)
+        assert _tune_config(file, trials, trials, Journal(tmp_path))["scheduler"]._max_t == 40
 
 
 def test_trials_on_cpus_reserve_no_gpu(ray_session) -> None:

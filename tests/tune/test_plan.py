@@ -8,6 +8,7 @@ import pytest
 
 from hflray import metrics
 from hflray.errors import ConfigError
+from hflray.support import pinned
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.tracking.sink import Ending, Round
 from hflray.tune.plan import SEARCHED, SEEDS, answer, plan_file, settings_of, table_of, write_plan
@@ -140,3 +141,31 @@ def test_a_plan_without_a_limit_is_within_5_percent_of_the_grids_best_for_a_thir
 def test_the_page_has_the_measured_table() -> None:
     page = (replay.ROOT / "docs" / "howto" / "plan.md").read_text(encoding="utf-8")
     assert replay.table() in page
+
+
+def test_a_scheduler_that_clusters_is_searched_only_if_the_file_names_it() -> None:
+    settings = [text for text in SMALL if not text.startswith("scheduling.name")]
+    file, _ = plan_file(load_sweep(None, settings), [], 0.8, None, None)
+    assert file.sweep["scheduling.name"].choice == ["fedavg", "fastest", "energy_aware", "oort"]
+    assert planned("scheduling.name=ikc").sweep["scheduling.name"].choice[0] == "ikc"
+
+
+def test_what_is_set_within_a_setting_is_not_searched() -> None:
+    name = "clock.cloud.asynchronous.buffer"
+    file, _ = plan_file(load_sweep(None, [*SMALL, f"{name}=3"]), [name], 0.8, None, None)
+    assert "clock.cloud" not in file.sweep
+
+
+def test_the_recommended_file_has_the_files_that_it_names_beside_it(tmp_path, monkeypatch) -> None:
+    (tmp_path / "own.py").write_text("def f1(outputs, targets):\n    return 0.5\n")
+    (tmp_path / "devices.csv").write_text("device,max_cpu_ghz\n" + "".join(f"d{n},1\n" for n in range(12)))
+    monkeypatch.chdir(tmp_path)
+    file = planned("target.metric=own.py:f1", "fleet={name: table, num_edges: 2, options: {devices: devices.csv}}")
+    monkeypatch.setattr(pinned, "_held", dict(pinned._held))
+    (tmp_path / "plan").mkdir()
+    paths = write_plan(file, tried(file, MIDDLE), tmp_path / "plan")
+    assert {path.name for path in paths} >= {"recommended.yaml", "own.py", "devices.csv"}
+    pinned._held.clear()  # as in another process
+    monkeypatch.chdir(tmp_path.parent)
+    (tmp_path / "devices.csv").unlink()
+    assert {trial.config.fleet.num_devices for trial in expand(load_sweep(paths[0]))} == {12}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -410,3 +411,26 @@ def test_halving_by_cost_compares_the_first_seeds_where_they_have_spent_as_much(
     assert decide("worse", 4, [0.2, 0.3, 0.3, 0.41], 1.0) == [go, go, go, stop]
     with pytest.raises(Exception, match=r"early_stopping\.per"):
         load_sweep(None, ["tune.early_stopping={per: cost}"])
+
+
+def test_a_first_seed_that_goes_on_is_followed_by_all_others(journal) -> None:
+    file = settings_sweep(2)
+    for number, clock in enumerate(("synchronous", {"semi_synchronous": {"period_s": 3}})):
+        values = {"scheduling.num_scheduled": 4, "clock.cloud": clock, "seed": 4}
+        journal.write(f"t{number}", {"draw": number, "values": values})
+    _, made = run_settings(file, journal)
+    assert len(made) == 6 == SettingSearch(file, (), Lines(journal)).remaining
+    begun = [trial for trial in drawn(journal, file) if trial.number < 2]
+    begun = [replace(trial, ending=None, rounds=[]) for trial in begun]
+    assert SettingSearch(file, begun, Lines(journal)).remaining == 6
+
+
+@pytest.mark.parametrize(
+    "metric, mode",
+    [("clustering/ari", "max"), ("schedule/class_balance", "max"), ("test_loss", "min"),
+     ("rounds_to_target", "min"), ("total/energy_j", "min")],
+)  # fmt: skip
+def test_the_metric_says_which_values_are_better(metric: str, mode: str) -> None:
+    file = load_sweep(None, ["sweep.seed={randint: [0, 9]}", f"tune.search={{metric: {metric}}}"])
+    assert file.tune.search is not None
+    assert file.tune.search.mode == mode
