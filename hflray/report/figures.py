@@ -246,12 +246,14 @@ def framework(sweep: SweepRecord) -> Figure:
     figure = Figure(figsize=(13, 3 * height), layout="constrained")
     grid = list(figure.subplots(height, 4).flat)
     numbers = _numbers(sorted(h for groups in by_data.values() for h in groups))
+    shown = {name: as_chart_text("\n".join(textwrap.wrap(name, 34))) for name in by_data}
     for axes, (name, groups) in zip(grid, by_data.items(), strict=False):
         for scheduled, runs in groups.items():
             number, curve = numbers[scheduled], series.MeanCurve(f"H = {scheduled}", accuracy, runs)
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, label=curve.name, lw=1.4)
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
-        axes.set(title=as_chart_text(name), xlabel="Round", ylabel=accuracy.printed_axis)
+        axes.set(xlabel="Round", ylabel=accuracy.printed_axis)
+        axes.set_title(shown[name], fontsize=9)
         axes.legend(fontsize=7)
     cost_panels = grid[len(by_data) :]
     for axes, metric in zip(cost_panels, FRAMEWORK, strict=False):
@@ -259,12 +261,12 @@ def framework(sweep: SweepRecord) -> Figure:
             tint, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
             table = series.against_scheduled(groups, metric)
             axes.errorbar(table.index, table["mean"], yerr=table["std"], color=tint, ls=_dash(number), lw=1.2,
-                          label=as_chart_text(name))  # fmt: skip
+                          label=shown[name])  # fmt: skip
             for h, row in table.iterrows():
                 axes.plot(h, row["mean"], marker, ms=6, color=tint, mfc=tint if row["reached"] else "white")
         axes.set(xlabel="Scheduled devices $H$", ylabel=metrics.describe(metric).printed_axis)
-        if len(by_data) > 1:
-            axes.legend(fontsize=7)
+    if len(by_data) > 1:
+        cost_panels[0].legend(fontsize=6)
     for axes in cost_panels[len(FRAMEWORK) :]:
         axes.set_visible(False)
     return figure
