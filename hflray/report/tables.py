@@ -39,8 +39,8 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
     rows = []
     groups = sweep.groups()
     forms = {column: _form(column, groups.values()) for column in columns}
-    for label, runs in groups.items():
-        row = {"": mark_modified(label or sweep.name, runs), "seeds": _different(runs)}
+    for label, runs in zip(groups, map(_once, groups.values()), strict=True):
+        row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
@@ -56,9 +56,9 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
     return TextTable.of(rows)
 
 
-def _different(runs: Sequence[RunRecord]) -> str:
-    """Return the number of runs, in which equal runs count once, as text."""
-    return str(len({run.identity for run in runs}))
+def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs, of which the longest of equal ones counts."""
+    return list({run.identity: run for run in sorted(runs, key=lambda run: len(run.rounds))}.values())
 
 
 def _form(column: metrics.Metric, groups: Iterable[Sequence[RunRecord]]) -> str:
@@ -92,11 +92,11 @@ def _assignment(sweep: SweepRecord) -> TextTable:
     groups = sweep.groups()
     several = any(len(runs) > 1 for runs in groups.values())
     rows = []
-    for label, runs in groups.items():
+    for label, runs in zip(groups, map(_once, groups.values()), strict=True):
         coupling = runs[0].config.allocation.coupling.replace("_", " ")
         row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
-            row["deployments"] = _different(runs)
+            row["deployments"] = str(len(runs))
         row["fleets"] = spread([len(run.rounds) for run in runs], "{:.0f}").split(" ")[0]
         row["fleets"] += "" if all(run.ended for run in runs) else " …"
         for metric, name, template in ASSIGNMENT:

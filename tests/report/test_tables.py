@@ -159,8 +159,10 @@ def test_special_characters_of_latex_are_escaped() -> None:
 
 
 def test_equal_runs_count_as_one_seed() -> None:
-    runs = [run({metrics.ACCURACY: [0.5]}, f"seed={seed}") for seed in (0, 0, 1)]
-    assert list(summary(fabricated("any", runs))["seeds"]) == ["2"]
+    lines = ((0, [0.5]), (0, [0.4, 0.5]), (1, [0.8]))
+    runs = [run({metrics.ACCURACY: accuracy}, f"seed={seed}") for seed, accuracy in lines]
+    (row,) = summary(fabricated("any", runs)).records
+    assert (row["seeds"], row["rounds"], row["accuracy, %"]) == ("2", "1 to 2", "65.0 ± 21.2")
 
 
 def test_a_mean_over_the_runs_that_reached_their_target_says_how_many_they_are() -> None:
