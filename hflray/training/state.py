@@ -86,7 +86,7 @@ class TrainingState:
             part, _, name = key.removeprefix(PREFIX).partition(".")
             if part == "memory":
                 device, _, name = name.partition(".")
-                memories.setdefault(int(device), {})[name] = value if value.ndim else value[()]
+                memories.setdefault(int(device), {})[name] = value if value.ndim else value.item()
             elif part == "fetched":
                 edge, _, name = name.partition(".")
                 fetched.setdefault(int(edge), {})[name] = value
