@@ -302,7 +302,8 @@ class Experiment:
             return None
         happens = plan.timeline
         reached = happens.reached if self.config.tree.gossip is not None else None
-        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played)
+        ends = None if self.config.clock.cloud.semi_synchronous is None else happens.last_iterations()
+        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played, ends)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""

@@ -33,7 +33,7 @@ class Received:
         model: w₀, (P,).
         vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
         iteration: the edge iteration in this round, from 0.
-        last: whether it is the last edge iteration of the round, or of the edge's turn where the cloud is asynchronous.
+        last: whether it is the edge's last edge iteration of the round, or of its turn where the cloud is asynchronous.
         round: i, from 1.
         device: n.
         mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
