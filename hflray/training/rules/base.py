@@ -201,12 +201,14 @@ class SGD(LocalRule):
 
 
 def of_correction(rule: LocalRule, name: Literal["constant", "flat", "stacked"]) -> bool:
-    """Return an attribute that tells of a rule's correction, as the class has it that defines the correction.
+    """Return an attribute that tells of a rule's correction, of the class that defines it or of one below that.
 
     A subclass with a correction of its own does not inherit it.
     """
-    owner = next(base for base in type(rule).__mro__ if "correction" in vars(base))
-    return bool(vars(owner).get(name, False))
+    for base in type(rule).__mro__:
+        if name in vars(base) or "correction" in vars(base):
+            break
+    return bool(vars(base).get(name, False))
 
 
 def corrects(rule: LocalRule) -> bool:
