@@ -309,6 +309,13 @@ class Timeline:
             weight = np.where(samples > 0, samples, weight)
         return weight
 
+    def last_iterations(self) -> IntArray:
+        """Return the last edge iteration that any device of each edge began, (M,); -1: there is none."""
+        last = np.full(len(self.reached), -1, dtype=np.intp)
+        for q, begun in enumerate(np.isfinite(self.start_s)):
+            last[self.edges[begun]] = q
+        return last
+
     def table(self) -> dict[str, list[Any]]:
         """Return the rows that started as columns ready for JSON, by edge, edge iteration and device.
 

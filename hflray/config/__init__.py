@@ -40,11 +40,11 @@ from hflray.config.pinning import (
     validate_stored,
 )
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
-from hflray.config.training import MUTABLE, WITH_A_SPLIT, DataConfig, Kind, ModelConfig, Split, TrainingConfig
+from hflray.config.training import COUNTED, MUTABLE, WITH_A_SPLIT, DataConfig, Kind, ModelConfig, Split, TrainingConfig
 from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
 
 __all__ = [
-    "BITS_PER_KB", "MUTABLE", "NO_SECRET", "SWEEP_ONLY", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig",
+    "BITS_PER_KB", "COUNTED", "MUTABLE", "NO_SECRET", "SWEEP_ONLY", "WITH_A_SPLIT", "AgentConfig", "AllocationConfig",
     "AssignmentConfig", "AvailabilityConfig", "BatteryConfig", "CheckpointConfig", "ClockConfig",
     "ClusteringBillConfig", "CostConfig", "DataConfig", "EdgeClockConfig", "EdgeFailureConfig", "ExperimentConfig",
     "FleetConfig", "Kind", "LearningConfig", "ModelConfig", "SchedulingConfig", "Section", "Split",

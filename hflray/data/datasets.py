@@ -25,7 +25,7 @@ from hflray.config import WITH_A_SPLIT, Kind, Split
 from hflray.data.download import FOLDERS, is_in, load_or_download, official_place, other_split, read_official, split_at
 from hflray.data.download import NAME as FASHION
 from hflray.data.npz import KEYS, check_arrays, read_arrays
-from hflray.data.own import check_class_names, check_own, check_owners, standardised
+from hflray.data.own import check_class_names, check_differ, check_own, check_owners, standardised
 from hflray.data.partition import Ints
 from hflray.errors import ConfigError, DataError
 from hflray.support.contract import Contract, described, is_ours
@@ -151,6 +151,8 @@ class Dataset:
         test = np.ones(len(self.y_test), dtype=bool) if self.test_owner is None else np.isin(self.test_owner, owners)
         if not test.any():
             raise DataError(f"{self.name}: no test sample belongs to an owner that is left; accepted: one or more")
+        if self.kind == "regression":
+            check_differ(self.y_test[test], f"{self.name}: y_test of the owners that are left")
         x_train, x_test = self.x_train[train], self.x_test[test]
         if x_train.dtype == np.float32:
             x_train, x_test, _ = standardised(x_train, x_test)

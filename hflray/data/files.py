@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,19 +136,19 @@ def _target(
     """Return the targets, (n,), the names of classes, the kind of data, and a note if the kind was guessed."""
     _check_kind(kind)
     texts = _texts(table, column, "what is learned")
-    note = None
-    if kind is None:
-        try:
-            numbers = table.numbers(column)
-        except ConfigError:
-            kind = "classification"
-        else:
-            different = np.unique(numbers)
-            few = len(different) <= FEW and bool((different == np.round(different)).all())
-            kind = "classification" if few else "regression"
-            note = f"{column} is learned as a {kind}; {OPTIONS}.kind says otherwise"
+    note, numbers = None, None
+    with suppress(ConfigError):
+        numbers = table.numbers(column)
+    if kind is None and numbers is not None:
+        different = np.unique(numbers)
+        few = len(different) <= FEW and bool((different == np.round(different)).all())
+        kind = "classification" if few else "regression"
+        note = f"{column} is learned as a {kind}; {OPTIONS}.kind says otherwise"
     if kind == "regression":
         return _filled(table, column), None, "regression", note
+    if numbers is not None:  # 1 and 1.0 are one class
+        spelt: dict[float, str] = {}
+        texts = [spelt.setdefault(number, text) for number, text in zip(numbers.tolist(), texts, strict=True)]
     different_texts = sorted(set(texts), key=_by_number)
     if len(different_texts) == 1:
         raise DataError(
@@ -159,9 +160,10 @@ def _target(
 
 def _by_number(text: str) -> tuple[float, str]:
     try:
-        return float(text), text
+        number = float(text)
     except ValueError:
         return np.inf, text
+    return (number if np.isfinite(number) else np.inf), text
 
 
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]

@@ -56,9 +56,8 @@ def check_own(
     fields: dict[str, Any] = {**inputs, "num_tokens": num_tokens, "groups": members, "notes": notes}
     if kind == "regression":
         numbers = {y: _numbers(raw[y], y) for y in ("y_train", "y_test")}
-        if np.ptp(numbers["y_train"]) == 0:
-            value = numbers["y_train"][0]
-            raise DataError(f"y_train is {value:g} throughout; accepted: numbers that differ; correct it")
+        for name, targets in numbers.items():
+            check_differ(targets, name)
         return {**fields, **numbers, "num_classes": 1}
     labels = {y: check_labels(raw[y], y) for y in ("y_train", "y_test")}
     if kind == "classification":
@@ -189,6 +188,12 @@ def standardised(
 def _constant_note(constant: NDArray[np.intp], features: int) -> str:
     listed = ", ".join(map(str, constant[:LISTED])) + (", …" if len(constant) > LISTED else "")
     return f"{len(constant)} of {features} features are constant in the training set and are set to 0: {listed}"
+
+
+def check_differ(targets: NDArray[np.float64], name: str) -> None:
+    """Raise DataError if all targets of a regression are equal; R² divides by the variance of those that are tested."""
+    if np.ptp(targets) == 0:
+        raise DataError(f"{name} is {targets[0]:g} throughout; accepted: numbers that differ; correct it")
 
 
 def _numbers(array: NDArray[Any], name: str) -> NDArray[np.float64]:

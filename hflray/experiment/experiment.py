@@ -23,7 +23,7 @@ from hflray import metrics
 from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, check_once, configured_assigner
-from hflray.config import MUTABLE, ExperimentConfig, changed_settings, validate_stored
+from hflray.config import COUNTED, MUTABLE, ExperimentConfig, changed_settings, validate_stored
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DamagedError
 from hflray.experiment.grouping import group_devices
@@ -302,7 +302,8 @@ class Experiment:
             return None
         happens = plan.timeline
         reached = happens.reached if self.config.tree.gossip is not None else None
-        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played)
+        ends = None if self.config.clock.cloud.semi_synchronous is None else happens.last_iterations()
+        return RoundTask(plan.round, plan.schedule, happens.participates, wants_losses, reached, plan.played, ends)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
@@ -468,7 +469,12 @@ class Experiment:
         saved = validate_stored(ExperimentConfig, state["config"], "state", goes_on=True)
         check_revision(self.backend.method, state.get("rule_revision", 1), saved.round_iterations)
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
-        changed = changed_settings(self.config, saved, may_change)
+        changed, decay = changed_settings(self.config, saved, may_change), self.config.training.learning_rate_decay
+        if decay.factor < 1 and (counted := [key for key in COUNTED[decay.every] if key in changed]):
+            raise ConfigError(
+                f"{counted[0]}: got {changed[counted[0]][1]}, and {changed[counted[0]][0]} in the state, by which "
+                f"training.learning_rate_decay.every = {decay.every} has counted; accepted: that of the state; set it"
+            )
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")

@@ -34,6 +34,10 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     },
     "owners": lambda config: {"unmatched": config.data.options.get("unmatched", "error")},
 } | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
+# Options of a partition that a setting says.
+OF_A_SETTING = {
+    "majority_fraction": "data.majority_fraction", "alpha": "data.dirichlet_alpha", "num_edges": "fleet.num_edges",
+}  # fmt: skip
 
 DataKey = tuple[str, str | None, str]
 
@@ -108,10 +112,10 @@ class Scenario:
         data = config.data
         dataset = dataset or load_dataset(data.name, root=data.root, options=data.options, split=data.split)
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
-        if "num_edges" in options and "num_edges" in data.partition_options:
+        for name in (name for name in OF_A_SETTING if name in options and name in data.partition_options):
             raise ConfigError(
-                f"data.partition_options.num_edges: got {data.partition_options['num_edges']!r}; accepted: no such "
-                "option, because fleet.num_edges says it; remove it"
+                f"data.partition_options.{name}: got {data.partition_options[name]!r}; accepted: no such option, "
+                f"because {OF_A_SETTING[name]} says it; remove it"
             )
         options |= data.partition_options
         partition = build_partition(data.partition, **options)

@@ -79,7 +79,9 @@ def finetune(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE …", help="Train on as many fleets with these settings too; may be repeated."),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Stop after this many minutes.")] = 10.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after this many minutes; 10 if --updates is not given either.")
+    ] = None,
     updates: Annotated[int | None, typer.Option(help="Stop after this many updates (reproducible).")] = None,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam at the start.")] = 3e-4,
     batch: Annotated[int, typer.Option(help="Fleets in an update.")] = 16,
@@ -98,8 +100,10 @@ def finetune(
         text = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         print(f"{seconds:6.0f} s  {done:6d} updates  {text}", flush=True)
 
+    if not updates and minutes is None:
+        minutes = 10.0
     summary = finetune_file(
-        policy, out, config, overrides or [], also or [], updates=updates, minutes=None if updates else minutes,
+        policy, out, config, overrides or [], also or [], updates=updates, minutes=minutes,
         learning_rate=learning_rate, batch=batch, seed=seed, resume=resume, report=report,
     )  # fmt: skip
     before, after = summary["before"]["mean_ratio"], summary["after"]["mean_ratio"]

@@ -36,6 +36,7 @@ from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import Fleet, given_fleet, sample_fleet
 from hflray.seeding import stream
 from hflray.support.references import spoken
+from hflray.training.method import Spec
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
@@ -46,7 +47,7 @@ LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor", "name", "o
 
 
 def refuse_other_systems(config: ExperimentConfig) -> None:
-    """Raise ConfigError if a policy would be trained with a tree, or with a physics that its fleets do not have.
+    """Raise ConfigError if a policy would be trained with a tree, physics or uploads that its fleets do not have.
 
     A trained policy may be used with any tree.
     """
@@ -62,6 +63,18 @@ def refuse_other_systems(config: ExperimentConfig) -> None:
             f"tree: got {config.tree.label} for the training of a policy, whose fleets have the cloud alone above "
             "their edges; accepted: no tree; leave it out"
         )
+    rule, compression, shares = config.training.rule, config.compression, cost.secure_aggregation.shares
+    for sends_more, setting, got, accepted in (
+        (compression.device.name != "none", "compression.device.name", compression.device.name, "none"),
+        (compression.edge.name != "none", "compression.edge.name", compression.edge.name, "none"),
+        (shares is not None, "cost.secure_aggregation.shares", str(shares), "null"),
+        (any(Spec.of("local_rule", rule).build().vectors), "training.rule.name", rule.name, "a rule without vectors"),
+    ):
+        if sends_more:
+            raise ConfigError(
+                f"{setting}: got {spoken(got)} for the training of a policy, whose fleets send whole models and "
+                f"nothing else; accepted: {accepted}; leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -125,9 +138,15 @@ class FleetSpec:
         """Return the specification of a configuration's fleets.
 
         Raises:
-            ConfigError: see `hflray.experiment.study.sized_by_data` and `refuse_other_systems`.
+            ConfigError: see `hflray.experiment.study.sized_by_data` and `refuse_other_systems`; or an assignment would
+                minimise another objective.
         """
         refuse_other_systems(config)
+        if config.minimised != "round":
+            raise ConfigError(
+                f"assignment.minimise: got {config.minimised}, which null is with an asynchronous cloud, for the "
+                "training of an assigner, whose teacher weighs the delay of the slowest edge; accepted: round; set it"
+            )
         config = sized_by_data(config)
         learning = config.learning
         teacher_settings = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}

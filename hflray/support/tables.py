@@ -62,13 +62,13 @@ class Table:
     def texts(self, column: str, trim: bool = True) -> list[str]:
         """Return the texts of a column, without spaces around them; a number becomes its shortest text.
 
-        An empty cell is an empty text.
+        An empty cell, and NaN, is an empty text.
         """
         import pyarrow.compute as pc
 
         values = self._table[column]
         if not _is_text(values):
-            return ["" if value is None else str(value) for value in values.to_pylist()]
+            return ["" if value is None or value != value else str(value) for value in values.to_pylist()]  # or NaN
         values = pc.fill_null(values.cast("string"), "")
         texts: list[str] = (pc.utf8_trim_whitespace(values) if trim else values).to_pylist()
         return texts

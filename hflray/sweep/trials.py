@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hflray.config import (
+    COUNTED,
     SWEEP_ONLY,
     ExperimentConfig,
     absolute_paths,
@@ -230,6 +231,13 @@ def expand(file: SweepFile, numbered: bool = False) -> list[Trial]:
                 f"checkpoint.every: got {interval}; a population exchanges checkpoints every {every} rounds; "
                 "accepted: 1, or a divisor of tune.population.every"
             )
+        decay = trials[0].config.training.learning_rate_decay
+        for key in COUNTED[decay.every] if decay.factor < 1 else ():
+            if key in file.sweep:
+                raise ConfigError(
+                    f"training.learning_rate_decay.every: got {decay.every} with tune.population and sweep.{key}, "
+                    "whose present value would count all rounds of the past; accepted: round; set it, or factor to 1"
+                )
         base = run_name(trials[0].config, {}, file.task)
         return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
     if _are_different(trials):

@@ -75,6 +75,7 @@ class ActorPool:
         self.edges: list[Any] = []
         self.nodes: list[str] = []
         self._pending: dict[Any, Any] = {}  # actors that have not reported their node, by the reference to their report
+        self._serving: list[Any] = []  # what `serve` has begun
         self._adders: dict[str, Any] = {}
         self._homes: list[str] = []  # the node of each edge actor
         self._labels: dict[str, str] = {}  # labels of the live metrics, after `watch`
@@ -110,8 +111,7 @@ class ActorPool:
         """Serve another experiment of the same shape."""
         self._job, self._data_ref = job, data_ref
         self._labels, self._restarts = {}, None
-        for actor in self.devices:
-            actor.serve.remote(job, data_ref)
+        self._serving = [actor.serve.remote(job, data_ref) for actor in self.devices]
 
     def rest(self) -> None:
         """Keep the actors for this process's next experiment; on several nodes, or with GPUs, end them instead."""
@@ -133,19 +133,22 @@ class ActorPool:
             actor.watch.remote(self._labels | {"actor": str(number)})
 
     def refresh(self) -> None:
-        """Add the actors that have started to `devices`. The first call waits for them. A single node needs no refresh.
+        """Add the actors that have started to `devices`. The first call waits for them, or for those that were kept.
 
         An actor whose resources are not available yet (for example because its node was lost and a new one is booting)
         stays pending, and joins the first round after its start.
 
         Raises:
             WorkerLostError: no device actor started within `GIVE_UP_S`.
-            RayActorError: an actor could not start.
+            RayActorError: an actor could not start, or is lost.
+            RayTaskError: an actor that was kept cannot serve this experiment.
         """
-        if not self._pending:
-            return
         import ray
 
+        serving, self._serving = self._serving, []
+        ray.get(serving)
+        if not self._pending:
+            return
         first = not self.devices
         timeout_s = GIVE_UP_S if first else 0.0
         while self._pending:

@@ -71,6 +71,7 @@ class DeviceWorker:
 
         self._job, self._samples = job, np.diff(data.offsets)
         self._trained: Any = None  # the live counter of trained samples, after `watch`
+        vars(self).pop("_host", None)  # if the next one cannot be made, the one before must not train in its place
         self._host = DeviceHost(job, data)
 
     def about(self) -> tuple[int, float]:

@@ -63,13 +63,14 @@ class Share(NamedTuple):
         frame: where and when the models will be combined.
         devices: the devices.
         scales: the factor of each device's update; empty: all are 1.
-        mean_rate: see `hflray.training.rules.Received`.
+        mean_rate, last: see `hflray.training.rules.Received`.
     """
 
     frame: Frame
     devices: tuple[int, ...]
     scales: tuple[float, ...] = ()
     mean_rate: float = 0.0
+    last: bool = True
 
 
 class EdgeTask(NamedTuple):
@@ -80,7 +81,6 @@ class EdgeTask(NamedTuple):
         shares: what is trained for each edge, in the order of the versions that come with the task.
         extra_bits: the binary places of the sums of a rule's vectors.
         first: the number of the first edge iteration of the round, or of a turn where the cloud is asynchronous.
-        last: whether this is the last one of the round, or of the turn.
     """
 
     round: int
@@ -88,7 +88,6 @@ class EdgeTask(NamedTuple):
     shares: tuple[Share, ...]
     extra_bits: int = 0
     first: int = 0
-    last: bool = True
 
     @property
     def turn(self) -> tuple[int, int]:

@@ -75,6 +75,7 @@ class Iterations:
         hosts: the number of hosts that train devices.
         first: the number of the first edge iteration among those that the edges begin in the round.
         host: the host of each device, (H,); None: they are dealt here, longest first.
+        ends: the last edge iteration of each edge, (M,); None: that of all.
 
     Attributes:
         plans: which host trains what in each edge iteration.
@@ -93,9 +94,10 @@ class Iterations:
         hosts: int,
         first: int = 0,
         host: IntArray | None = None,
+        ends: IntArray | None = None,
     ) -> None:
         self.setting, self.index, self.count = setting, round_index, len(participates)
-        self._parts, self._first = setting.method.parts(), first
+        self._parts, self._first, self._ends = setting.method.parts(), first, ends
         self._deviation = 0.0 if setting.method.privacy is None else setting.method.privacy.deviation
         load, weight = setting.samples[schedule.devices], setting.weights[schedule.devices]
         host = balance(load, hosts) if host is None else host
@@ -112,9 +114,9 @@ class Iterations:
             by_device = self._scales(q, edge)
             scales = tuple(by_device[0][device] for device in devices) if by_device is not None else ()
             rate = self._mean_rate(q - 1, edge) if self._parts.remembers and q else 0.0
-            shares.append(Share(self.edge_frame(q, edge), devices, scales, rate))
-        is_last = q == self.count - 1
-        return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits, self._first, is_last)
+            is_last = q == (self.count - 1 if self._ends is None else int(self._ends[edge]))
+            shares.append(Share(self.edge_frame(q, edge), devices, scales, rate, is_last))
+        return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits, self._first)
 
     def leaving(self, q: int, edge: int, devices: Sequence[int]) -> tuple[int, ...]:
         """Return those of an edge's `devices` for which the edge iteration `q` is their last one."""

@@ -127,7 +127,9 @@ class DeviceHost:
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
         model = version.model[: sum(self._sizes)]
-        received = Received(model, version.vectors, task.edge_iteration, share.mean_rate, task.last, task.round, device)
+        received = Received(
+            model, version.vectors, task.edge_iteration, share.mean_rate, share.last, task.round, device
+        )
         memory = begun(self._parts.rule, received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
         return Start(device, version.model, received, memory)
 

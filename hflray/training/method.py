@@ -228,7 +228,8 @@ class Method:
     def sent_bits(self, place: Sender, sizes: tuple[int, ...], statistics: int, edge_iterations: int = 1) -> float:
         """Return the bits of what a device sends to its edge, or an edge or a region upwards.
 
-        Vectors that devices send once a round (`LocalRule.once`) are spread over its Q uploads, the `edge_iterations`.
+        Vectors that devices send once a round (`LocalRule.once`) are spread over its Q uploads, the `edge_iterations`,
+        and those of an edge, which are sums over the round, over its uploads to a region.
 
         Args:
             place: the sender.
@@ -255,7 +256,8 @@ class Method:
                 f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
                 "to none"
             )
-        uploads = edge_iterations if place == "device" and parts.rule.once else 1
+        of_device = edge_iterations if parts.rule.once else 1
+        uploads = {"device": of_device, "edge": self.region_iterations, "region": 1}[place]
         return bits + parts.rule.vectors[place != "device"] * whole / uploads + Whole().bits([statistics])
 
 

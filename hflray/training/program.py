@@ -203,7 +203,7 @@ def program_of(task: RoundTask, setting: TrainingSetting, hosts: int, shared_sta
     writer = _Writer(setting, task.wants_losses, shared_start)
     if task.played is not None:
         return _of_turns(writer, task.round_index, task.played, hosts)
-    edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts)
+    edges = Iterations(setting, task.round_index, task.schedule, task.participates, hosts, ends=task.ends)
     if setting.tree.graph is not None:
         return _of_gossip(writer, task, edges)
     return _of_a_cloud(writer, edges) if setting.tree.regions is None else _of_regions(writer, edges)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, State
 from hflray.cost import Schedule
 from hflray.fleet.tree import CLOUD_ALONE, Tree
-from hflray.support.arrays import BoolArray
+from hflray.support.arrays import BoolArray, IntArray
 from hflray.training.exchange import Version
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
@@ -86,7 +86,7 @@ class TrainingState:
             part, _, name = key.removeprefix(PREFIX).partition(".")
             if part == "memory":
                 device, _, name = name.partition(".")
-                memories.setdefault(int(device), {})[name] = value if value.ndim else value[()]
+                memories.setdefault(int(device), {})[name] = value if value.ndim else value.item()
             elif part == "fetched":
                 edge, _, name = name.partition(".")
                 fetched.setdefault(int(edge), {})[name] = value
@@ -115,6 +115,7 @@ class RoundTask(NamedTuple):
         mixes: without a cloud, which edges send their models to their neighbours and take theirs, (M,); None: all.
         played: what happens where cloud or edges do not wait; the turns whose updates arrive are trained, in place of
             the schedule. None: they wait.
+        ends: the last edge iteration of each edge where edges make different numbers of them, (M,); None: Q − 1.
     """
 
     round_index: int
@@ -123,6 +124,7 @@ class RoundTask(NamedTuple):
     wants_losses: bool = False
     mixes: BoolArray | None = None
     played: AsynchronousRound | None = None
+    ends: IntArray | None = None
 
 
 class RoundResult(NamedTuple):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow.parquet import write_table
 
 from hflray.data import load_dataset
 from hflray.errors import HflrayError
@@ -59,6 +61,24 @@ def test_numbers_are_a_regression_and_few_whole_ones_are_classes(tmp_path):
     assert (classes.kind, classes.class_names, numbers.kind) == ("classification", ("0", "1", "2"), "regression")
     assert "label is learned as a classification; data.options.kind says otherwise" in classes.notes[0]
     assert load(str(path), features=["v"], kind="regression").notes == ()
+
+
+def test_classes_have_one_order_whatever_the_hash_seed_and_one_spelling_of_a_number(tmp_path):
+    """Texts that float() reads as NaN cannot be compared, so that their order was that of a set."""
+    path = tmp_path / "labels.csv"
+    labels = ("NaN", "b", "2", "nan", "10", "1", "nAn", "a", "+nan", "inf")
+    path.write_text("v,label\n" + "".join(f"{row},{labels[row % 10]}\n" for row in range(100)))
+    assert load(str(path)).class_names == ("1", "2", "10", "+nan", "NaN", "a", "b", "inf", "nAn", "nan")
+    path.write_text("v,label\n" + "".join(f"{row},{('1', '0', '1.0')[row % 3]}\n" for row in range(30)))
+    for kind in (None, "classification"):
+        assert load(str(path), kind=kind).class_names == ("0", "1")
+
+
+def test_nan_in_a_parquet_file_is_an_empty_cell(tmp_path):
+    table = pa.table({"v": range(30), "label": [0.0, 1.0, np.nan] * 10})
+    write_table(table, path := tmp_path / "n.parquet")
+    with pytest.raises(HflrayError, match=r"n\.parquet, row 3, column label: is empty; accepted"):
+        load(str(path))
 
 
 def sited(tmp_path, devices, unmatched="error"):

@@ -117,7 +117,7 @@ def test_strata_are_groups_labels_deciles_or_the_tokens_that_follow():
 
 def test_a_target_with_few_values_has_fewer_strata():
     y = np.array([0.0] * 35 + [1.0, 2.0, 3.0, 4.0, 5.0])
-    data = Dataset.of(**given(y_train=y, y_test=y[:20], kind="regression"))
+    data = Dataset.of(**given(y_train=y, y_test=y[-20:], kind="regression"))
     counts = np.bincount(data.strata, minlength=data.num_strata)
     assert data.num_strata == len(counts) < 10
     assert np.all(counts > 0)
@@ -156,6 +156,8 @@ WRONG = [
      "each"),
     ({"groups": np.zeros(40)}, "groups has type float64; accepted: integers or texts; convert it"),
     ({"kind": "regression", "y_train": np.full(40, 2)}, "y_train is 2 throughout; accepted: numbers that differ"),
+    ({"kind": "regression", "y_test": np.full(20, 2)}, "y_test is 2 throughout; accepted: numbers that differ"),
+    ({"kind": "regression", "x_test": features(1), "y_test": [3.5]}, "y_test is 3.5 throughout; accepted: numbers"),
     ({"kind": "regression", "y_train": np.zeros((40, 2))}, "y_train has shape (40, 2); accepted: (n,), one number"),
     ({"kind": "regression", "y_train": np.full(40, np.nan)}, "y_train[0] is nan; accepted: finite numbers"),
     ({"kind": "next_token"}, "x_train has type float64, and kind next_token needs tokens; accepted: integers of"),

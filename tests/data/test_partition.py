@@ -368,6 +368,17 @@ def test_an_experiment_gives_a_partition_its_number_of_edges():
         Scenario.build(load_config(None, [*settings, "data.partition=edge_iid", options]))
 
 
+@pytest.mark.parametrize(
+    ("partition", "option", "setting"),
+    [("majority", "majority_fraction", "majority_fraction"), ("dirichlet", "alpha", "dirichlet_alpha"),
+     ("resampled", "majority_fraction", "majority_fraction"), ("resampled", "alpha", "dirichlet_alpha")],
+)  # fmt: skip
+def test_an_option_of_a_partition_that_is_a_setting_is_refused(partition: str, option: str, setting: str):
+    settings = [f"data.partition={partition}", f"data.partition_options={{{option}: 0.9}}"]
+    with pytest.raises(ConfigError, match=rf"partition_options\.{option}: got 0.9.* data\.{setting} says it; remove"):
+        Scenario.build(load_config(None, settings))
+
+
 OWNER = np.array(["b", "a", "b", "c"])
 
 

@@ -177,6 +177,25 @@ def test_a_state_of_another_run_is_refused() -> None:
     Experiment(small_config("max_rounds=9", "training.num_actors=2")).load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("every", "key", "refused"),
+    [("iteration", "edge_iterations", True), ("iteration", "batch_size", False), ("step", "batch_size", True),
+     ("step", "local_iterations", True), ("step", "learning_rate", False), ("round", "edge_iterations", False)],
+)  # fmt: skip
+def test_a_decay_does_not_count_past_rounds_anew(every: str, key: str, refused: bool) -> None:
+    """One setting counts all rounds, so that it cannot change between two of them."""
+    decay = f"training.learning_rate_decay={{factor: 0.9, every: {every}}}"
+    with Experiment(small_config(decay, "max_rounds=2")) as experiment:
+        experiment.run_round()
+        state = experiment.state_dict()
+    changed, setting = Experiment(small_config(decay, "max_rounds=2", f"training.{key}=3")), f"training.{key}"
+    if not refused:
+        changed.load_state_dict(state, may_change=[setting])
+        return
+    with refusal(ConfigError, f"{setting}: got 3", "learning_rate_decay", every, "accepted"):
+        changed.load_state_dict(state, may_change=[setting])
+
+
 def test_a_state_continues_with_other_settings_that_may_change() -> None:
     state = Experiment(small_config("scheduling.name=fedavg"))
     state.run_round()

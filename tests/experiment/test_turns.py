@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from hflray import metrics
+from hflray import metrics, registry
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.config import ExperimentConfig
 from hflray.cost import round_cost
@@ -15,6 +15,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
+from hflray.training.rules import LocalRule
 from hflray.world import World
 from hflray.world.turns import PlannedTurns, UnderWay, timeline_of
 from tests.conftest import refusal, small_config
@@ -166,6 +167,26 @@ def test_fast_edges_do_more_in_a_period() -> None:
     assert record.cost.delay_s >= 0.5
     assert len(set(iterations)) > 1
     assert max(iterations) > 2  # Q = 2 counts no more
+
+
+def test_each_edge_has_a_last_edge_iteration_of_its_own_in_a_period(monkeypatch) -> None:
+    """A device hands up one at its edge's last one, so that the sum is the number of devices."""
+
+    class Lasts(LocalRule):
+        vectors, extra = (1, 1), ("s",)
+
+        def finish(self, received, trained, rate, memory):
+            return memory, {"s": np.ones_like(trained)} if received.last else {}
+
+        def cloud(self, report, state):
+            return None, dict(report.extra)
+
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "lasts"), Lasts)
+    settings = "training.rule.name=lasts", "clock.cloud={semi_synchronous: {period_s: 0.5}}", "max_rounds=1"
+    with Experiment(config(*settings)) as experiment:
+        record = experiment.run_round()
+    assert len(set(record.timeline.last_iterations())) > 1
+    assert set(experiment.training.rule["s"]) == {8.0}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,22 @@ def test_a_limit_is_needed(fleets):
         finetune(tiny_network(), fleets, fleets, fleets)
 
 
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [((), (None, 10)), (("--updates", "5"), (5, None)), (("--updates", "5", "--minutes", "2"), (5, 2))],
+)
+def test_both_limits_of_the_command_hold(given, limits, monkeypatch):
+    seen = {}
+
+    def record(*_, updates, minutes, **__):
+        seen.update(limits=(updates, minutes))
+        return {"before": {"mean_ratio": 1.0}, "after": {"mean_ratio": 1.0}, "updates": 0}
+
+    monkeypatch.setattr("hflray.rl.fine_tuning.finetune_file", record)
+    assert main(["finetune", "--policy", "p", "--out", "o", *given]) == 0
+    assert seen["limits"] == limits
+
+
 def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     policy, out = tmp_path / "policy.safetensors", tmp_path / "tuned.safetensors"

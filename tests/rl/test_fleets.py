@@ -18,7 +18,7 @@ from hflray.rl import solved_fleets
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, check_rows, held_out, network_spec, reporting
 from hflray.rl.solved_fleets import SPEC as SPEC_FILE
 from hflray.rl.solved_fleets import FleetPool, prepare
-from tests.conftest import refusals
+from tests.conftest import refusal, refusals
 
 SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
 
@@ -186,6 +186,23 @@ def test_a_cache_grows_and_is_not_solved_again(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(FleetSpec, "solve", lambda *_: pytest.fail("solved again"))
     assert len(prepare(FLEETS, 6, tmp_path)) == 6
     assert len(FleetPool(tmp_path)) == 9
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "other"),
+    [
+        ("assignment.minimise", "mean_edge", ""),
+        ("assignment.minimise", "mean_edge", "clock.cloud=asynchronous"),
+        ("compression.device.name", "qsgd", ""),
+        ("compression.edge.name", "sign", ""),
+        ("cost.secure_aggregation.shares", "3", ""),
+        ("training.rule.name", "scaffold", ""),
+    ],
+)
+def test_what_changes_the_problem_but_not_the_fleets_is_refused(setting: str, value: str, other: str) -> None:
+    with refusal(ConfigError, f"{setting}: got {value}", "for the training of ", "accepted"):
+        FleetSpec.of(load_config(None, [other or f"{setting}={value}"]))
+    FleetSpec.of(load_config(None, ["training.rule.name=fedprox"]))
 
 
 def test_a_cache_of_another_configuration_is_refused(tmp_path) -> None:

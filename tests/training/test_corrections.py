@@ -16,6 +16,7 @@ from hflray.seeding import stream
 from hflray.support.native import compiler
 from hflray.training.method import Method, Spec
 from hflray.training.rules import LocalRule
+from hflray.training.rules.base import of_correction
 from hflray.training.rules.fedprox import FedProx
 from tests.training.rounds import Rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
@@ -94,6 +95,19 @@ def test_a_norm_is_that_of_one_device_with_every_kernel(rule: str, kernel: str) 
         assert set(Norm.seen) == set(shapes)
     if rule == "FlatNorm":
         assert set(Norm.seen) == {(sum(int(np.prod(shape)) for shape in shapes),)}
+
+
+def test_a_subclass_says_anew_of_an_inherited_correction_what_it_is() -> None:
+    class Whole(Norm):
+        flat = True
+
+    class Below(Whole):
+        pass
+
+    class Again(Whole):
+        correction = Stacked.correction
+
+    assert [of_correction(made(), "flat") for made in (Norm, Whole, Below, Again)] == [False, True, True, False]
 
 
 def test_the_two_norms_differ() -> None:

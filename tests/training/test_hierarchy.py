@@ -14,7 +14,7 @@ import torch
 from hflray import registry
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.cost import Schedule
-from hflray.errors import DivergedError, WorkerLostError
+from hflray.errors import ConfigError, DivergedError, WorkerLostError
 from hflray.models import HflCnn, build_model, init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
@@ -239,6 +239,21 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start, monkeypatch) ->
         pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*only_here"),
     ):
         pool.train_round(1, start, DEVICES, EDGES)
+
+
+def test_an_actor_that_was_kept_and_cannot_serve_the_next_experiment_says_why(ray_session, start, monkeypatch) -> None:
+    """It went on with the experiment before, whose numbers nobody would have missed."""
+    monkeypatch.setitem(registry._ADDED, ("model", "only_here"), lambda input_shape, num_outputs: HflCnn(SHAPE, 3))
+    job = make_job(problem=Problem(SHAPE, 3, model=ModelSpec("only_here")))
+    first = actor_rounds(make_job(), make_data(SIZES), 1, num_actors=1, cpus_per_actor=0.5, keep=True)
+    first.train_round(1, start, DEVICES, EDGES)
+    first.close()
+    second = actor_rounds(job, make_data(SIZES), 1, num_actors=1, cpus_per_actor=0.5, keep=True)
+    assert second.pool is first.pool
+    with pytest.raises(ConfigError, match="only_here"):
+        second.train_round(1, start, DEVICES, EDGES)
+    second.close()
+    assert second.pool.devices == []
 
 
 def test_actors_that_rest_serve_the_next_of_their_shape_and_a_lost_one_is_replaced(ray_session, start) -> None:

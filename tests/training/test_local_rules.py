@@ -19,6 +19,7 @@ from hflray.training.rules.fednova import FedNova, effective_steps
 from hflray.training.rules.fedprox import FedProx
 from hflray.training.rules.mtgc import MTGC
 from hflray.training.rules.scaffold import Scaffold
+from hflray.training.state import TrainingState
 from tests.conftest import refusal, small_config
 from tests.training.quadratics import RATE, Devices, drive, hierarchy
 
@@ -174,6 +175,25 @@ def test_a_rule_that_only_finishes_keeps_what_it_returns(monkeypatch) -> None:
     rounds = hierarchy(monkeypatch, "counts", (1.0,), 2)
     after = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), np.array([0]), np.array([0])).state
     assert after.memories[0]["n"] == 2
+
+
+def test_a_plain_number_in_a_memory_is_the_same_after_a_resume(monkeypatch) -> None:
+    """A number of Python leaves float32 as it is, and one of NumPy makes it float64."""
+
+    class Numbers(LocalRule):
+        def begin(self, received, memory):
+            return memory or {"d": np.zeros_like(received.model), "rate": 3.0, "wide": np.float64(7)}
+
+        def finish(self, received, trained, rate, memory):
+            d = memory["d"] / 3 + (received.model - trained) / memory["rate"] / memory["wide"]
+            return {**memory, "d": d, "rate": rate}, {}
+
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "numbers"), Numbers)
+    rounds, one = hierarchy(monkeypatch, "numbers", (1.0,)), np.array([0])
+    before = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), one, one).state
+    again = TrainingState.of_arrays(before.model, before.arrays())
+    unbroken, resumed = (rounds.result(2, state, one, one).state.memories[0]["d"] for state in (before, again))
+    assert (resumed.dtype, resumed.item()) == (unbroken.dtype, unbroken.item())
 
 
 def test_if_everybody_misses_the_last_edge_iteration_variates_stay(monkeypatch) -> None:

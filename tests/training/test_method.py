@@ -65,6 +65,14 @@ def test_vectors_of_a_rule_travel_whole(rule: str, vectors: tuple[int, int]) -> 
     assert in_five == WHOLE + (3200 / 5 if rule == "scaffold" else 0)
 
 
+@pytest.mark.parametrize("rule", ["scaffold", "feddyn"])
+def test_an_edge_sends_its_vector_once_a_round_however_often_its_region_combines(rule: str) -> None:
+    """Its sum is known after the last edge iteration; a region's, which is the cloud's, is one a round too."""
+    method = Method(rule=Spec("local_rule", rule), uniform=True, region_iterations=4)
+    assert 4 * method.sent_bits("edge", SIZES, STATISTICS, edge_iterations=20) == 4 * WHOLE + 3200
+    assert method.sent_bits("region", SIZES, STATISTICS, edge_iterations=20) == WHOLE + 3200
+
+
 def test_a_compressor_that_sends_more_than_the_model_is_refused() -> None:
     method = Method(edge_compressor=compressor("top_k", share=0.9))
     message = r"compression\.edge\.name: top_k sends 3,510 bits for an update of 3,200; accepted: .* set it to none"

@@ -33,7 +33,7 @@ class Received:
         model: w₀, (P,).
         vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
         iteration: the edge iteration in this round, from 0.
-        last: whether it is the last edge iteration of the round, or of the edge's turn where the cloud is asynchronous.
+        last: whether it is the edge's last edge iteration of the round, or of its turn where the cloud is asynchronous.
         round: i, from 1.
         device: n.
         mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
@@ -201,12 +201,14 @@ class SGD(LocalRule):
 
 
 def of_correction(rule: LocalRule, name: Literal["constant", "flat", "stacked"]) -> bool:
-    """Return an attribute that tells of a rule's correction, as the class has it that defines the correction.
+    """Return an attribute that tells of a rule's correction, of the class that defines it or of one below that.
 
     A subclass with a correction of its own does not inherit it.
     """
-    owner = next(base for base in type(rule).__mro__ if "correction" in vars(base))
-    return bool(vars(owner).get(name, False))
+    for base in type(rule).__mro__:
+        if name in vars(base) or "correction" in vars(base):
+            break
+    return bool(vars(base).get(name, False))
 
 
 def corrects(rule: LocalRule) -> bool:

@@ -107,9 +107,8 @@ def scaled(rule: LocalRule, made: Any, count: int) -> tuple[FloatArray, float] |
 
 
 def _memory(contract: Contract, made: object) -> Memory:
-    contract.arrays(made)
-    memory: Memory = made  # type: ignore[assignment]
-    return memory
+    """Return a memory as a checkpoint gives it back: arrays, and numbers of Python."""
+    return {name: array if array.ndim else array.item() for name, array in contract.arrays(made).items()}
 
 
 def _vectors(contract: Contract, made: object, size: int, finite: bool) -> Mapping[str, Vector]:
