@@ -228,12 +228,12 @@ class DeviceHistory:
 
 
 def best_edges(context: RoundContext) -> IntArray:
-    """Return the edge of the largest gain, among those that work, of each device, (N,)."""
+    """Return the edge of the strongest link (`Fleet.strength`), among those that work, of each device, (N,)."""
     everyone = np.arange(context.fleet.num_devices)
     if context.edges_up.all():
         return np.asarray(context.fleet.strongest_edges(everyone)[:, 0], dtype=np.intp)
     up = np.flatnonzero(context.edges_up)
-    return np.asarray(up[np.asarray(context.fleet.gain[:, up]).argmax(axis=1)], dtype=np.intp)
+    return np.asarray(up[np.asarray(context.fleet.strength[:, up]).argmax(axis=1)], dtype=np.intp)
 
 
 def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatArray, FloatArray]:
