@@ -313,8 +313,8 @@ class Replay:
             poll = replace(poll, delay_s=0.0)
         else:
             semi = clock.cloud.semi_synchronous
-            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi)
-            texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
+            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi, poll.delay_s)
+            texts, after = fates(timeline, world.ends(outlook, schedule.devices, poll.delay_s)), None
         cost = timeline.bill(cost, self.work.delay_weight)
         if polls:
             cost = cost.with_poll(poll, self.work.delay_weight)
