@@ -527,7 +527,7 @@ class _Above:
         reached: whether the edge's model has arrived, an entry (M,) for each time that the edges are combined.
         sent: how many models each edge has sent, (M,); the last may be a part of one.
         edge_delay_s: T_m, (M,), s: its own iterations and hops, without waiting for other edges of its region.
-        edge_j: what an edge's hops take, with an equal share of its region's, (M,), J.
+        edge_j: what an edge's hops take, with an equal share of its region's, (M,), J; nothing where it makes none.
         region_made: whether a region sends to the cloud, (R,).
         region_delay_s: when its model has arrived, (R,), s.
         delay_s: when the last one has arrived, s.
@@ -573,9 +573,9 @@ class _Above:
         own_s = self.region_made * hops.region_delay_s
         self.region_delay_s = self._of_regions(ends_s) + own_s
         self.delay_s = float(self.region_delay_s.max())
-        self.edge_delay_s = self.edge_delay_s + own_s[parent]
-        members = np.bincount(parent, minlength=len(own_s))
-        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent]
+        self.edge_delay_s = self.edge_delay_s + own_s[parent] * hops.made
+        members = np.maximum(np.bincount(parent, hops.made, len(own_s)), 1)
+        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent] * hops.made
 
 
 def _largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
