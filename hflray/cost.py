@@ -326,7 +326,7 @@ def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
     delay_s, energy_j = edge_hops(fleet, work, up)
     if regions is not None and work.cloud_hop:
         top_s, top_j = region_hops(fleet, work)
-        members = np.bincount(regions.parent, minlength=regions.count)
+        members = np.bincount(regions.parent, up, regions.count)  # an edge that is down bears no share
         share_j = (top_j / np.maximum(members, 1))[regions.parent]
         delay_s = work.region_iterations * delay_s + top_s[regions.parent]
         energy_j = work.region_iterations * energy_j + share_j

@@ -184,9 +184,9 @@ class Timeline:
         edge_energy_j: E_m with the hop, (M,), J.
         reached: whether an edge's model reached the cloud, (M,).
         vanished: which devices were gone at the end of the round's last iteration, (H,).
-        device_delay_s: what a device's computing and upload took, (H,), s: the mean over its rows that count and over
-            those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
-            vanished in its first row, or whose edge failed.
+        device_delay_s: what a device's download, computing and upload took, (H,), s: the mean over its rows that count
+            and over those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a
+            device that vanished in its first row, or whose edge failed.
         delay_s: T, s.
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
@@ -201,6 +201,7 @@ class Timeline:
         turn_s: seconds for which it computes and sends for this turn in this round, (H,), s.
         updates: what the cloud received, a row for each edge's model: its edge, turn and version, when the edge began
             and ended to send (s since the start of the round), its staleness and its share, (U, 7).
+        broadcasts: how many downloads of turns, each for all devices of its edge, are of this round; None: all wait.
         staleness, share: those of the rows that an asynchronous edge has mixed in by the end of the round, (Q, H) each;
             NaN elsewhere.
     """
@@ -233,6 +234,7 @@ class Timeline:
     turn_j: FloatArray | None = field(default=None, metadata=QUIET)
     turn_s: FloatArray | None = field(default=None, metadata=QUIET)
     updates: FloatArray | None = field(default=None, metadata=QUIET)
+    broadcasts: int | None = field(default=None, metadata=QUIET)
     staleness: FloatArray | None = field(default=None, metadata=QUIET)
     share: FloatArray | None = field(default=None, metadata=QUIET)
 
@@ -256,17 +258,24 @@ class Timeline:
     @property
     def busy_s(self) -> FloatArray:
         """How long each device computes and sends in the round, (H,), s."""
-        return np.asarray(np.nansum(self.end_s - self.start_s, axis=0)) if self.turn_s is None else self.turn_s
+        return np.asarray(np.nansum(self.end_s - self.fetched_s, axis=0)) if self.turn_s is None else self.turn_s
+
+    @property
+    def fetched_s(self) -> FloatArray:
+        """When the download of each row is over, (Q, H), s: the row has the model, or was stopped before."""
+        if self.received_s is None:
+            return self.start_s
+        return np.where(np.isfinite(self.received_s), self.received_s, self.end_s)
 
     def downloads(self, bits: float, together: bool) -> dict[str, float]:
         """Return the glossary's metrics of downloads of so many bits each, which those of an edge may share."""
         if self.received_s is None or self.download_j is None:
             return dict.fromkeys((metrics.ROUND_DOWNLOAD_S, metrics.ROUND_DOWNLOAD_J, metrics.ROUND_DOWNLOAD_BITS), 0.0)
         begun = np.isfinite(self.start_s)
-        until_s = np.where(np.isfinite(self.received_s), self.received_s, self.end_s)
-        of_device_s = np.where(begun, until_s - self.start_s, 0.0).sum(axis=0)
-        groups = self.edges if self.turn is None else np.stack([self.edges, self.turn])  # each turn is sent its own
-        count = sum(np.unique(groups[..., row], axis=-1).shape[-1] for row in begun) if together else begun.sum()
+        of_device_s = np.where(begun, self.fetched_s - self.start_s, 0.0).sum(axis=0)
+        count = self.broadcasts if together else begun.sum()
+        if count is None:
+            count = sum(len(np.unique(self.edges[row])) for row in begun)
         return {
             metrics.ROUND_DOWNLOAD_S: float(of_device_s.max(initial=0.0)),
             metrics.ROUND_DOWNLOAD_J: float(self.download_j.sum()),
@@ -534,7 +543,7 @@ class _Above:
         reached: whether the edge's model has arrived, an entry (M,) for each time that the edges are combined.
         sent: how many models each edge has sent, (M,); the last may be a part of one.
         edge_delay_s: T_m, (M,), s: its own iterations and hops, without waiting for other edges of its region.
-        edge_j: what an edge's hops take, with an equal share of its region's, (M,), J.
+        edge_j: what an edge's hops take, with an equal share of its region's, (M,), J; nothing where it makes none.
         region_made: whether a region sends to the cloud, (R,).
         region_delay_s: when its model has arrived, (R,), s.
         delay_s: when the last one has arrived, s.
@@ -580,9 +589,9 @@ class _Above:
         own_s = self.region_made * hops.region_delay_s
         self.region_delay_s = self._of_regions(ends_s) + own_s
         self.delay_s = float(self.region_delay_s.max())
-        self.edge_delay_s = self.edge_delay_s + own_s[parent]
-        members = np.bincount(parent, minlength=len(own_s))
-        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent]
+        self.edge_delay_s = self.edge_delay_s + own_s[parent] * hops.made
+        members = np.maximum(np.bincount(parent, hops.made, len(own_s)), 1)
+        self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent] * hops.made
 
 
 def _largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:

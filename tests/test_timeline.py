@@ -212,6 +212,16 @@ def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
     assert found.reached.tolist() == [True, False]
 
 
+def test_a_device_that_receives_is_not_busy() -> None:
+    """One device has its model after 1 s; the other one is stopped as it receives."""
+    durations = Durations(arr(2, 2), arr(1, 1), arr(3, 3), arr(1, 1), download_s=arr(1, 9), download_j=arr(1, 1))
+    rule, both = EdgeClockConfig(deadline_s=7), Schedule([0, 1], [0, 0])
+    found = timeline(both, [1, 1], Workload(Z, edge_iterations=1), durations, Hops.none(1), rule=rule)
+    assert found.end_s.tolist() == [[6, 7]]
+    assert found.busy_s.tolist() == [5, 0]
+    assert found.device_delay_s[0] == 6  # with the download
+
+
 def test_fading_against_a_deadline() -> None:
     """Example 6: the links' factors are 1/3 and 15/7, and the deadline is 1.5 times the planned 4 s."""
     ratio = np.log2(1 + arr(3, 7))

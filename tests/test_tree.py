@@ -129,6 +129,21 @@ def test_an_edge_that_fails_is_lost_from_then_on_and_its_region_goes_on() -> Non
     assert happens.region_energy_j.tolist() == [1 + 0.5 + 1 + 7, 2 + 2 + 7]
 
 
+def test_an_edge_that_is_down_has_no_part_of_its_regions_hop() -> None:
+    up = np.array([True, False, True, True])
+    happens = Hops.of(TWO, WORK, up)
+    ends = replace(Ends.never(6, 4), fail_s=np.where(up, np.inf, 0.0))
+    one, rows = np.ones(6), EDGES != 1
+    schedule = Schedule(DEVICES[rows], EDGES[rows])
+    found = timeline(schedule, one, WORK, Durations(one, one, one, one), happens, ends=ends)
+    assert found.edge_delay_s[1] == found.edge_energy_j[1] == 0
+    spent_j = np.bincount(schedule.edges, minlength=4) * 2.0 * WORK.edge_iterations
+    _, planned_j = hops(TWO.with_edges_up(up), WORK)
+    np.testing.assert_allclose(found.edge_energy_j, spent_j + planned_j, rtol=1e-12)
+    _, top_j = region_hops(TWO, WORK)
+    assert planned_j.sum() == pytest.approx((3 * edge_hops(TWO, WORK)[1] * up).sum() + top_j.sum(), rel=1e-12)
+
+
 def test_searches_and_assigners_price_the_hop_up_to_the_root() -> None:
     """The best assignment by the exact objective takes regions with a weak link to the cloud into account."""
     far = replace(TWO.tree, regions=replace(TWO.tree.regions, cloud_gain=TWO.tree.regions.cloud_gain * [1.0, 1e-4]))

@@ -47,7 +47,7 @@ class Random(RuleAssigner):
 
 
 class BestGain(RuleAssigner):
-    """An assigner of the edge with the strongest link ḡ_n^m, with shadowing; of equal links the lower index wins."""
+    """An assigner of the edge with the strongest link (`Fleet.strength`); of equal links the lower index wins."""
 
     def edges(self, fleet: Fleet, work: Workload, scheduled: IntArray, rng: np.random.Generator) -> IntArray:
         """See `RuleAssigner`."""
@@ -65,7 +65,7 @@ class EvenGain(RuleAssigner):
         """See `RuleAssigner`."""
         size, one_more = divmod(len(scheduled), fleet.num_edges)
         order = fleet.strongest_edges(scheduled, fleet.num_edges)
-        strongest = fleet.gain[scheduled, order[:, 0]]
+        strongest = np.asarray(fleet.strength[scheduled, order[:, 0]])
         edges, counts = np.empty(len(scheduled), dtype=np.intp), np.zeros(fleet.num_edges, dtype=np.intp)
         for position in np.argsort(-strongest, kind="stable"):
             room = counts < size if one_more == 0 else counts <= size

@@ -102,13 +102,12 @@ class Planner:
                 allocation = self.allocate(sending, self.work, *schedule)
                 cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
         poll = None if context.poll is None else context.poll.cost
-        played = None
+        played, ready_s = None, 0.0 if poll is None else poll.delay_s
         if self.turns is None:
             edge, semi = self.config.clock.edge, self.config.clock.cloud.semi_synchronous
-            happens = world.happens(outlook, self.work, schedule, allocation, cost, edge, semi)
+            happens = world.happens(outlook, self.work, schedule, allocation, cost, edge, semi, ready_s)
             billed = poll
         else:
-            ready_s = 0.0 if poll is None else poll.delay_s
             played = self.turns.play(world, outlook, schedule, allocation, cost, under_way, ready_s)
             happens = timeline_of(played, fleet.num_edges, self.work.device_bits)
             billed = None if poll is None else replace(poll, delay_s=0.0)  # only edges that wait for the plan wait

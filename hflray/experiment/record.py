@@ -214,7 +214,7 @@ class RoundRecord:
         return np.array([happened.spent_j[happened.devices == device].sum() for device in self.devices])
 
     def device_delay_s(self) -> FloatArray:
-        """Return computing plus upload of each scheduled device in an edge iteration as it happened, (H,), s.
+        """Return download, computing and upload of each scheduled device in an edge iteration as it happened, (H,), s.
 
         See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known, and the mean of several turns.
         """

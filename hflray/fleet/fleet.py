@@ -23,8 +23,9 @@ from hflray.fleet import links as link
 from hflray.fleet.links import Indexed, LinkArray, Links, first, on_demand
 from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.physics import Access, Compute, Device, Download, Link, Work
-from hflray.physics.access import Fdma, NoDownload
+from hflray.physics.access import Fdma, MeasuredAccess, NoDownload
 from hflray.physics.computing import Dvfs
+from hflray.physics.equations import rate_bps
 from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
@@ -286,6 +287,17 @@ class Fleet:
         """Return the linear power gains ``gain[devices, edges]``, for indices of any shapes that broadcast."""
         return np.asarray(self.gain[np.asarray(devices), np.asarray(edges)])
 
+    @property
+    def strength(self) -> FloatArray | LinkArray:
+        """How strong each link is, (N, M): its gain, or the rate of `MeasuredAccess` in whole bit/s.
+
+        A measured link's gain depends on the edge's B_m, which may have been drawn, and which that access never uses.
+        """
+        if not isinstance(self.access, MeasuredAccess):
+            return self.gain
+        rate = rate_bps(self.edge_bandwidth_hz, np.asarray(self.gain), self.power_w[:, None], self.noise_w_per_hz)
+        return np.rint(rate)  # so that equal rates are equal whatever gains were solved for them
+
     def nearest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
         """Return the `count` nearest edges of each device, nearest first, (n, count); ties go to the lower index.
 
@@ -304,14 +316,14 @@ class Fleet:
         return np.asarray(np.take_along_axis(edges, near, axis=1), dtype=np.intp)
 
     def strongest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
-        """Return the `count` edges of largest gain of each device, strongest first, (n, count).
+        """Return the `count` edges of strongest links (`strength`) of each device, strongest first, (n, count).
 
         Ties go to the lower index. A large fleet looks at all links of a few devices at a time.
         """
         index = np.asarray(devices, dtype=np.intp)
         links = self.links
         if links is None:
-            return first(-np.asarray(self.gain[index]), count)
+            return first(-np.asarray(self.strength[index]), count)
         edges = np.empty((len(index), count), dtype=np.intp)
         step = max(1, AT_ONCE // self.num_edges)
 

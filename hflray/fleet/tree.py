@@ -85,7 +85,7 @@ class Graph:
         linked = self.linked & up & up[:, None]
         if self.metropolis:
             return metropolis(linked)
-        weights = np.where(linked, self.weights, 0.0)
+        weights = np.where(linked, (self.weights + self.weights.T) / 2, 0.0)  # else columns would not add up to 1
         return weights + np.diag(1.0 - weights.sum(axis=1))
 
 

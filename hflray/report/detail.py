@@ -68,7 +68,7 @@ class RoundDetail:
     times              1     how often it was scheduled so far, this round included
     edge               1     m
     nearest            1     rank of that edge among the device's edges by distance, 1 the best
-    strongest          1     rank of that edge among the device's edges by gain, 1 the best
+    strongest          1     rank of that edge among the device's edges by strength of link, 1 the best
     samples            1     D_n
     bandwidth_hz       Hz    b_n
     cpu_hz             Hz    f_n
@@ -212,7 +212,7 @@ class Replay:
         schedules = [np.asarray(devices, dtype=np.intp) for devices in self.run.rounds["devices"].iloc[: position + 1]]
         times = np.bincount(np.concatenate(schedules), minlength=fleet.num_devices)
         rows = np.arange(len(chosen))
-        distance, gain = fleet.distance_m[chosen], fleet.gain[chosen]
+        distance, strength = fleet.distance_m[chosen], np.asarray(fleet.strength[chosen])
         seconds = cost.iteration_delay_s
         stragglers = {int(edge): _straggler(rows[edges == edge], seconds, allocation) for edge in np.unique(edges)}
         devices = pd.DataFrame(
@@ -223,7 +223,7 @@ class Replay:
                 "times": times[chosen],
                 "edge": edges,
                 "nearest": 1 + (distance < distance[rows, edges][:, None]).sum(axis=1),
-                "strongest": 1 + (gain > gain[rows, edges][:, None]).sum(axis=1),
+                "strongest": 1 + (strength > strength[rows, edges][:, None]).sum(axis=1),
                 "samples": profiles["samples"].to_numpy(),
                 "bandwidth_hz": allocation.bandwidth_hz,
                 "cpu_hz": allocation.cpu_hz,
@@ -313,8 +313,8 @@ class Replay:
             poll = replace(poll, delay_s=0.0)
         else:
             semi = clock.cloud.semi_synchronous
-            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi)
-            texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
+            timeline = world.happens(outlook, self.work, schedule, allocation, cost, clock.edge, semi, poll.delay_s)
+            texts, after = fates(timeline, world.ends(outlook, schedule.devices, poll.delay_s)), None
         cost = timeline.bill(cost, self.work.delay_weight)
         if polls:
             cost = cost.with_poll(poll, self.work.delay_weight)

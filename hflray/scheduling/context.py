@@ -96,8 +96,8 @@ class RoundContext:
         last_loss: mean loss of its samples under the model that it received then, (N,); NaN if it never counted or if
             the scheduler does not need losses.
         last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
-        last_delay_s: its computing and upload in an edge iteration then as it happened (the plan's where nothing is
-            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if none is known.
+        last_delay_s: its download, computing and upload in an edge iteration then as it happened (the plan's where
+            nothing is random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if none is known.
         edge_of: its edge then, (N,); -1 if it never counted.
         record: the record of the round before; None in the first, and for classes that do not look back.
         poll: the round's polls, for a scheduler that needs ``poll``.
@@ -188,8 +188,8 @@ class DeviceHistory:
             round_index: i.
             devices: the devices that counted in it, (n,).
             edges: the edge of each, (n,).
-            delay_s: computing and upload of each in an edge iteration, (n,), s; NaN, which changes nothing, if its
-                edge's turn is open.
+            delay_s: download, computing and upload of each in an edge iteration, (n,), s; NaN, which changes nothing,
+                if its edge's turn is open.
             losses: mean loss and utility by device; empty if they were not computed.
         """
         if not self.remembers:
@@ -228,12 +228,12 @@ class DeviceHistory:
 
 
 def best_edges(context: RoundContext) -> IntArray:
-    """Return the edge of the largest gain, among those that work, of each device, (N,)."""
+    """Return the edge of the strongest link (`Fleet.strength`), among those that work, of each device, (N,)."""
     everyone = np.arange(context.fleet.num_devices)
     if context.edges_up.all():
         return np.asarray(context.fleet.strongest_edges(everyone)[:, 0], dtype=np.intp)
     up = np.flatnonzero(context.edges_up)
-    return np.asarray(up[np.asarray(context.fleet.gain[:, up]).argmax(axis=1)], dtype=np.intp)
+    return np.asarray(up[np.asarray(context.fleet.strength[:, up]).argmax(axis=1)], dtype=np.intp)
 
 
 def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatArray, FloatArray]:

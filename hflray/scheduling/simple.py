@@ -52,7 +52,7 @@ class RoundRobin(Scheduler):
 
 
 class BestChannel(Scheduler):
-    """Schedules the available devices whose best gain is the largest. Without fading these are always the same.
+    """Schedules the available devices of the strongest links (`Fleet.strength`), without fading always the same.
 
     Source: the policy "best channel" of M. M. Amiri, D. Gündüz, S. R. Kulkarni, H. V. Poor: "Convergence of update
     aware device scheduling for federated learning at the wireless edge", IEEE Transactions on Wireless Communications
@@ -64,8 +64,8 @@ class BestChannel(Scheduler):
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
         candidates = np.flatnonzero(context.available)
-        gain = context.fleet.gain_of(candidates, best_edges(context)[candidates])
-        return np.sort(highest(gain, candidates, self.num_scheduled, context.rng))
+        strength = np.asarray(context.fleet.strength[candidates, best_edges(context)[candidates]])
+        return np.sort(highest(strength, candidates, self.num_scheduled, context.rng))
 
 
 class Fastest(Scheduler):

@@ -149,7 +149,8 @@ class AvailabilityTrace(_Switched):
                 "raise it"
             )
         self.group = switches = Switches(trace, "available", num_devices, repeat_s)
-        if switches.ends_off().all() and (repeat_s is None or not trace.values["available"].any()):
+        comes_back = repeat_s is not None and (switches.up.any() or trace.values["available"].any())
+        if switches.ends_off().all() and not comes_back:
             raise ConfigError(
                 f"{setting}: {path} leaves every device away for ever after its last line, so nobody is available; set "
                 "repeat_s, or add a line"

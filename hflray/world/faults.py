@@ -130,7 +130,7 @@ class Faulty:
 def fates(happens: Timeline, ends: Ends) -> list[str]:
     """Return what happened to each scheduled device, (H,), such as ``left at 3.2 s while sending``.
 
-    The text is empty for a device that counts in all edge iterations.
+    The text is empty for a device that counts in all edge iterations of its edge.
 
     Args:
         happens: the timeline of the round.
@@ -152,8 +152,9 @@ def _fate(happens: Timeline, ends: Ends, row: int) -> str:
         return f"ran out of charge at {empty_s:,.1f} s while {_activity(happens, row, empty_s)}"
     if not happens.reached[edge]:
         return f"lost its edge at {fails_s:,.1f} s while {_activity(happens, row, fails_s)}"
-    late = int((~happens.arrived[:, row]).sum())
-    return f"came too late in {late} of {len(happens.arrived)} edge iterations"
+    ran = np.isfinite(happens.start_s[:, happens.edges == edge]).any(axis=1)  # in a period edges differ in how many
+    late = int((~happens.arrived[ran, row]).sum())
+    return f"came too late in {late} of {ran.sum()} edge iterations" if late else ""
 
 
 def _activity(happens: Timeline, row: int, moment_s: float) -> str:

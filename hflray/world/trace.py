@@ -132,35 +132,27 @@ class Switches(OfTrace):
         last = np.sort(order[np.append(later, True)])
         self._time_s, self._member = trace.time_s[last], trace.member[last]
         self._values: BoolArray = trace.values[column][last] > 0
-        self._next = 0  # lines until now, over all repetitions
+        self._lap, self._position = 0, 0  # repetitions, and lines of this one, until now
         self.up: BoolArray = np.ones(count, dtype=bool)
         self.advance(0.0)
 
     def advance(self, clock_s: float) -> None:
         """Take the lines until `clock_s`."""
-        lines = len(self._values)
-        while True:
-            repetition, position = divmod(self._next, lines)
-            if repetition and self._repeat_s is None:
-                return
-            at_s = clock_s - repetition * (self._repeat_s or 0.0)
-            last = int(np.searchsorted(self._time_s, at_s, side="right"))
-            if last <= position:
-                return
-            members = self._member[position:last]
-            self.up[members] = self._values[position:last]  # the last line of a member counts
-            self._next += last - position
-            if last < lines:
-                return
+        lap, at_s = (0.0, clock_s) if self._repeat_s is None else divmod(clock_s, self._repeat_s)
+        if lap > self._lap:
+            self._lap, self._position = int(lap), 0
+            self.up[:] = True
+        last = int(np.searchsorted(self._time_s, at_s, side="right"))
+        members = self._member[self._position : last]
+        self.up[members] = self._values[self._position : last]  # the last line of a member counts
+        self._position = last
 
     def next_off_s(self, clock_s: float) -> FloatArray:
         """Return when each member is next turned off, after `clock_s`, (count,), s; infinity for never."""
         off_s = np.full(len(self.up), math.inf)
-        repetition, position = divmod(self._next, len(self._values))
-        for lap in (repetition, repetition + 1):
+        for lap, start in ((self._lap, self._position), (self._lap + 1, 0)):
             if lap and self._repeat_s is None:
                 break
-            start = position if lap == repetition else 0
             chosen = start + np.flatnonzero(~self._values[start:])
             times_s = self._time_s[chosen] + lap * (self._repeat_s or 0.0)
             np.minimum.at(off_s, self._member[chosen], times_s)

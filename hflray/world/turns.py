@@ -108,18 +108,24 @@ class Turn:
         """When nothing more is spent on it."""
         return max(self.end_s, float(self.busy_until_s.max(initial=self.end_s)))
 
+    def within(self, moment_s: FloatArray, begin_s: float, end_s: float) -> BoolArray:
+        """Return which moments of the turn are in a round."""
+        return (moment_s <= end_s) & ((moment_s > begin_s) | (self.begin_s >= begin_s))
+
     def ended(self, begin_s: float, end_s: float) -> BoolArray:
         """Return which rows end in a round, (Q, n)."""
-        moment_s = self.begin_s + self.happens.end_s
-        return (moment_s <= end_s) & ((moment_s > begin_s) | (self.begin_s >= begin_s))
+        return self.within(self.begin_s + self.happens.end_s, begin_s, end_s)
+
+    def sent(self, begin_s: float, end_s: float) -> BoolArray:
+        """Return of which edge iterations a broadcast is of a round, (Q,): that in which the first row ends."""
+        return self.within(self.begin_s + np.fmin.reduce(self.happens.end_s, axis=1, initial=np.inf), begin_s, end_s)
 
     def spent(self, moment_s: float) -> Spent:
         """Return what it has spent until a moment."""
         rows, now_s = self.happens, moment_s - self.begin_s
-        received_s, down_j = rows.start_s, 0.0
+        received_s, down_j = rows.fetched_s, 0.0
         all_bits, hop_j = float(rows.bits.sum()), float(rows.edge_energy_j[0] - rows.energy_j.sum())
         if rows.received_s is not None and rows.download_j is not None:
-            received_s = np.where(np.isfinite(rows.received_s), rows.received_s, rows.end_s)
             parts = rows.download_j * part_of(now_s - rows.start_s, received_s - rows.start_s)
             # A download for a device that never begins, as of a broadcast, is counted with the hop.
             down_j, hop_j = float(parts.sum()), hop_j - float(rows.download_j[np.isfinite(rows.start_s)].sum())
@@ -134,7 +140,7 @@ class Turn:
         computed = part_of(now_s - received_s, computed_s - received_s)
         sent = part_of(now_s - computed_s, sending_s)
         spent_j = np.nansum((rows.energy_j - sending_j) * computed + sending_j * sent, axis=0)
-        busy_s = np.nansum(np.clip(now_s - rows.start_s, 0.0, rows.end_s - rows.start_s), axis=0)
+        busy_s = np.nansum(np.clip(now_s - received_s, 0.0, rows.end_s - received_s), axis=0)
         iterated_s = rows.iteration_end_s[-1]
         hop = float(part_of(now_s - iterated_s, rows.edge_delay_s - iterated_s)[0])
         return Spent(spent_j, busy_s, float(np.nansum(rows.bits * sent)) + hop * hop_bits, hop * hop_j + down_j)
@@ -363,16 +369,18 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
     bits = 0.0
     for turn, x, rows in zip(turns, left, ended, strict=False):
-        happens, edge, is_over, size = turn.happens, turn.edge, turn.end_s <= end_s, len(turn.power_w)
+        happens, edge, size = turn.happens, turn.edge, len(turn.power_w)
+        done_s = np.maximum(turn.end_s, turn.busy_until_s)  # a device is told of once, where its last row is over too
+        is_done = turn.within(done_s, begin_s, end_s)
         spent = turn.spent(end_s).since(turn.spent(begin_s if turn.begin_s < begin_s else -math.inf))
         edge_energy_j[edge] += spent.devices_j.sum() + spent.hop_j
         edge_s[edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
-        reached[edge] &= happens.reached[0] or not is_over
+        reached[edge] &= happens.reached[0] or turn.end_s > end_s
         bits += spent.bits
         values = (
             happens.devices, np.full(size, edge), happens.samples, np.full(size, turn.number),
-            np.full(size, turn.version), spent.devices_j, spent.busy_s, happens.vanished & is_over,
-            np.where(is_over, happens.device_delay_s, np.nan),
+            np.full(size, turn.version), spent.devices_j, spent.busy_s, happens.vanished & is_done,
+            np.where(is_done, happens.device_delay_s, np.nan),
         )  # fmt: skip
         for name, value in zip(COLUMNS, values, strict=True):
             columns[name].append(value)
@@ -387,7 +395,11 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
          u.turn.end_s - begin_s, u.staleness, u.share)
         for u in played.updates
     ]  # fmt: skip
-    parts = [(t.happens, 0, x, t.begin_s - begin_s, rows) for t, x, rows in zip(turns, left, ended, strict=False)]
+    sent = [turn.sent(begin_s, end_s) for turn in turns]
+    parts = [
+        (t.happens, 0, x, t.begin_s - begin_s, rows | (np.isnan(t.happens.start_s) & is_sent[:, None]))
+        for t, x, rows, is_sent in zip(turns, left, ended, sent, strict=False)  # those that never begin have its joules
+    ]
     return Timeline(
         **{name: np.concatenate(values) for name, values in columns.items()},
         **laid_out(parts, shape),
@@ -399,6 +411,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
         message_bits=bits,
         device_bits=device_bits,
         updates=np.array(updates, dtype=np.float64).reshape(-1, len(UPDATES)),
+        broadcasts=sum(int(is_sent.sum()) for is_sent in sent),
         staleness=staleness,
         share=share,
     )
@@ -487,7 +500,7 @@ class _WaitingEdges:
         self._schedule, self._allocation, self._planned = schedule, allocation, planned
         self._weights = np.ones(len(schedule)) if turns.uniform else outlook.fleet.samples[schedule.devices]
         self._mean_weight = float(self._weights.sum() / max(1, len(np.unique(schedule.edges))))
-        self._spent_j = np.zeros(len(schedule))
+        self._spent_j, self._vanished = np.zeros(len(schedule)), np.zeros(len(schedule), dtype=bool)
         self._same: dict[tuple[int, float], Timeline | None] = {}  # what every turn of the plan is, if nothing changes
         # Of asynchronous edges: their passes that are not mixed in, their versions, and the passes of each device.
         self._waiting, self._versions = before.waiting, before.edge_versions.copy()
@@ -545,6 +558,8 @@ class _WaitingEdges:
         happens = self._same[key]
         if happens is not None:
             self._spent_j[rows] += happens.spent_j
+            happens = replace(happens, vanished=happens.vanished & ~self._vanished[rows])  # it vanishes once
+            self._vanished[rows] |= happens.vanished
         return happens
 
 

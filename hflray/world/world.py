@@ -239,6 +239,7 @@ class World:
         planned: RoundCost,
         rule: EdgeClockConfig,
         cloud: SemiSynchronousConfig | None = None,
+        ready_s: float = 0.0,
     ) -> Timeline:
         """Return what happens to a planned round; all goes as planned where the world and the rule are off.
 
@@ -250,9 +251,10 @@ class World:
             planned: the bill of the round as planned.
             rule: when an edge iteration ends.
             cloud: the settings of a semi-synchronous cloud; None: it is synchronous.
+            ready_s: how long it takes to make the plan, s; the timeline begins then.
         """
         fleet, (devices, edges) = outlook.fleet, schedule
-        hops, ends = Hops.of(fleet, work, outlook.edges_up), self.ends(outlook, devices)
+        hops, ends = Hops.of(fleet, work, outlook.edges_up), self.ends(outlook, devices, ready_s)
         hops = replace(hops, made=hops.made & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.iteration_delay_s)
@@ -268,6 +270,7 @@ class World:
             allocation,
             Durations.of(planned, fleet.download.together),
             None if period else range(work.edge_iterations),
+            ready_s,
         )
         happens = timeline(
             schedule, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends,
@@ -400,8 +403,11 @@ class World:
             position_m[starting] = moving.at(starting) if self._places is None else self._places.at(moving, starting)
         return self._with_links(outlook.round, outlook.fleet, position_m)
 
-    def ends(self, outlook: Outlook, devices: IntArray) -> Ends:
-        """Return when the scheduled devices (H,) of a round vanish and the edges fail."""
+    def ends(self, outlook: Outlook, devices: IntArray, ready_s: float = 0.0) -> Ends:
+        """Return when the scheduled devices (H,) of a round vanish and the edges fail, `ready_s` after its planning.
+
+        An edge that fails before that is down from the start.
+        """
         ends = Ends.never(len(devices), outlook.fleet.num_edges)
         ends = replace(ends, noticed_after_s=self.config.dropout.noticed_after_s)
         if self.dropout is not None:
@@ -409,9 +415,8 @@ class World:
         if self.battery is not None:
             ends = replace(ends, charge_j=self.battery.charge_j[devices])
         if self.edges is not None:
-            ends = replace(
-                ends, fail_s=np.where(self.edges.up, self.edges.next_off_s(self.clock_s) - self.clock_s, 0.0)
-            )
+            left_s = self.edges.next_off_s(self.clock_s) - self.clock_s - ready_s
+            ends = replace(ends, fail_s=np.where(self.edges.up, np.maximum(left_s, 0.0), 0.0))
         return ends
 
     def drained(self, spent_j: FloatArray) -> Self:

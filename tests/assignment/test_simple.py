@@ -7,8 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hflray import FleetConfig
 from hflray.cost import Workload, rate_bps
 from hflray.fleet import Fleet
+from hflray.physics.access import MeasuredAccess
+from hflray.scheduling import build_scheduler, choose_devices
+from hflray.scheduling.context import best_edges
 from tests.assignment.rounds import WORK, assign, random_round
 from tests.scheduling import toy
 
@@ -36,6 +40,19 @@ def test_best_gain_assigns_the_strongest_link() -> None:
     np.testing.assert_array_equal(FLEET.gain[np.arange(400), edges], FLEET.gain.max(axis=1))
     # Because of shadowing, the strongest edge of many devices is not the nearest.
     assert 0.2 < np.mean(edges != FLEET.distance_m.argmin(axis=1)) < 0.8
+
+
+def test_the_strongest_measured_link_is_the_fastest_whatever_bandwidths_were_drawn() -> None:
+    rate_bps = 1e6 * np.array([[8.0, 20, 10], [20, 8, 10], [5, 6, 7], [20, 20, 9]])
+    config = FleetConfig(num_devices=4, num_edges=3)
+    for seed in range(4):
+        fleet = Fleet.of(config, np.random.default_rng(seed), rate_bps=rate_bps, upload_w=np.ones(4))
+        fleet = dataclasses.replace(fleet, access=MeasuredAccess())
+        assert assign("best_gain", fleet, np.arange(4)).tolist() == [1, 0, 2, 0]
+        assert assign("even_gain", fleet, np.arange(3)).tolist() == [1, 0, 2]
+        scheduler = build_scheduler("best_channel", num_devices=4, num_scheduled=3)
+        assert choose_devices(scheduler, toy.context(fleet)).tolist() == [0, 1, 3]
+        assert best_edges(toy.context(fleet, edges_up=[False, True, True])).tolist() == [1, 2, 2, 1]
 
 
 def test_even_gain_gives_each_edge_as_many_devices_or_one_more() -> None:

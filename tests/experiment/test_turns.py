@@ -207,6 +207,28 @@ def test_schedulers_that_look_back_see_each_turn(way: tuple[str, ...], scheduler
     assert any(np.isfinite(record.device_delay_s()).any() for record in records)
 
 
+@pytest.mark.parametrize("clocks", [(*CLOUDS["fedbuff"], *EDGES), EDGES, CLOUDS["fedbuff"]])
+def test_a_turn_tells_of_each_device_once(clocks: tuple[str, ...]) -> None:
+    """What schedulers learn of a device's turn is credited in one round, although passes outlast turns."""
+    records = run(*clocks, "world.compute_jitter.sigma=0.8", "max_rounds=10")
+    tables = [record.timeline for record in records]
+    told = [(each.edges[at], each.turn[at], each.devices[at])
+            for each in tables for at in np.flatnonzero(np.isfinite(each.device_delay_s))]  # fmt: skip
+    assert len(set(told)) == len(told) > 30
+
+
+@pytest.mark.parametrize(
+    ("clocks", "least"), [(("clock.cloud={asynchronous: {updates: 9}}",), 5), ((*CLOUDS["fedasync"], *EDGES), 0)]
+)
+def test_a_device_vanishes_once(clocks: tuple[str, ...], least: int) -> None:
+    """A turn that begins after a device of its plan has vanished does not count it again."""
+    records = run(*clocks, "world.dropout.rate_per_s=1", "max_rounds=6")
+    begun = {(turn.edge, turn.number): turn.round for record in records for turn in _played(record).turns}
+    gone = [(begun[each.edges[at], each.turn[at]], each.devices[at])
+            for each in (record.timeline for record in records) for at in np.flatnonzero(each.vanished)]  # fmt: skip
+    assert len(set(gone)) == len(gone) > least
+
+
 UNIFORM = "aggregation.weights=uniform"
 REFUSED = [
     *((CLOUDS["fedasync"], "training.rule.name", name) for name in ("mtgc", "fednova", "feddyn")),
@@ -239,6 +261,28 @@ def test_a_turn_that_has_settled_has_spent_all_that_it_takes_with_downloads_for_
     took_j = [float(turn.happens.edge_energy_j[0]) for turn in turns.values()]
     assert [each.devices_j.sum() + each.hop_j for each in spent] == pytest.approx(took_j)
     assert any((turn.happens.download_j[np.isnan(turn.happens.start_s)] > 0).any() for turn in turns.values())
+
+
+def test_a_broadcast_is_billed_in_one_round() -> None:
+    """Its devices may end on both sides of a round's end, and those that never begin have a part of its joules."""
+    lost = ("world.dropout={rate_per_s: 2, noticed_after_s: 0.1}", "world.compute_jitter.sigma=0.6", "max_rounds=8")
+    records = run(*CLOUDS["fedasync"], "cost.download.name=broadcast", *lost)
+    turns = {(turn.edge, turn.number): turn for record in records for turn in _played(record).turns}
+    end_s = _played(records[-1]).end_s
+    sent, joules, parts = 0, 0.0, 0.0
+    for turn in turns.values():
+        over = turn.begin_s + np.fmin.reduce(turn.happens.end_s, axis=1) <= end_s
+        sent += int(over.sum())
+        if turn.settled_s <= end_s:
+            parts += turn.happens.download_j[np.isnan(turn.happens.start_s)].sum()
+    for record in records:
+        each = record.timeline.downloads(1.0, together=True)
+        assert each[metrics.ROUND_DOWNLOAD_BITS] == record.timeline.broadcasts
+        sent, joules = sent - each[metrics.ROUND_DOWNLOAD_BITS], joules + each[metrics.ROUND_DOWNLOAD_J]
+    assert sent == 0
+    rows_j = [turn.happens.download_j[turn.begin_s + turn.happens.end_s <= end_s].sum() for turn in turns.values()]
+    assert joules >= sum(rows_j) + parts * (1 - 1e-9)
+    assert parts > 0
 
 
 # Edges that do not wait.

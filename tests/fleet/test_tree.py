@@ -66,6 +66,14 @@ def test_the_metropolis_weights_of_a_path() -> None:
     np.testing.assert_allclose(mix(weights, np.array([[3.0], [0.0], [-3.0]])), [[2], [0], [-2]], rtol=0, atol=1e-12)
 
 
+def test_an_asymmetric_w_stays_doubly_stochastic_without_an_edge() -> None:
+    next_one = np.roll(np.eye(4), 1, axis=1)
+    graph = Graph((next_one + next_one.T) > 0, (np.eye(4) + next_one) / 2, np.ones((4, 4)), 1e6, metropolis=False)
+    weights = graph.weights_among(np.array([True, True, True, False]))
+    expected = [[0.75, 0.25, 0, 0], [0.25, 0.5, 0.25, 0], [0, 0.25, 0.75, 0], [0, 0, 0, 1]]
+    np.testing.assert_array_equal(weights, expected)
+
+
 @given(st.integers(2, 7), st.randoms())
 def test_w_is_doubly_stochastic_over_any_edges_that_are_up(count: int, random) -> None:
     linked = np.zeros((count, count), dtype=bool)

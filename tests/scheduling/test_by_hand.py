@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hflray import metrics
 from hflray.cost import forward_pass, poll_cost, round_cost
 from hflray.experiment import Experiment
+from hflray.experiment.record import RoundRecord
 from hflray.scheduling import Poll, build_scheduler, choose_devices
 from hflray.scheduling.context import nominal_iteration
 from hflray.scheduling.oort import Oort
@@ -465,6 +467,27 @@ def test_the_bill_of_a_round_has_the_poll() -> None:
     assert sorted(candidates[np.argsort(-rows)[:4]].tolist()) == record.devices.tolist()
     plain_values = Experiment(small_config("scheduling.name=fedavg")).run_round().metrics()
     assert not {*metrics.names_logged("poll")} & set(plain_values)
+
+
+def test_edges_may_fail_while_devices_are_polled(tmp_path: Path) -> None:
+    """The moments of a round count from the end of its poll, and an edge that has failed by then begins nothing."""
+    path, up = tmp_path / "edges.csv", [f"1e9,{edge},1" for edge in range(3)]
+    base = (*POLLING, "fleet.num_edges=3", f"world.edge_failure.trace={path}", "max_rounds=1")
+
+    def record(*fail_s: float) -> RoundRecord:
+        path.write_text("\n".join(["time_s,edge,up", *(f"{s:.17g},{m},0" for m, s in enumerate(fail_s)), *up, ""]))
+        return Experiment(small_config(*base)).run_round()
+
+    whole = record(1e8, 1e8, 1e8)
+    poll_s, after_s = whole.poll.delay_s, whole.timeline.delay_s
+    assert poll_s > 0
+    assert whole.timeline.reached.all()
+    late = record(*[poll_s + 0.999 * after_s] * 3).timeline
+    assert late.delay_s == pytest.approx(0.999 * after_s)
+    early = record(*[0.5 * poll_s] * 3)
+    assert not early.timeline.reached.any()
+    assert early.timeline.delay_s == early.timeline.energy_j.sum() == 0
+    assert early.cost.delay_s == poll_s
 
 
 def test_a_poll_empties_batteries() -> None:

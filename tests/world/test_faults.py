@@ -9,7 +9,7 @@ from hflray import metrics
 from hflray.config import EdgeFailureConfig
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import Schedule, Workload
-from hflray.timeline import Durations, Ends, Hops, timeline
+from hflray.timeline import Durations, Ends, Hops, Period, timeline
 from hflray.world.faults import Dropout, Faulty, Jitter, edge_failure, fates
 from tests.world.living import living
 
@@ -164,3 +164,15 @@ def test_a_device_may_lose_its_edge_or_come_too_late() -> None:
         ends=never,
     )
     assert fates(happens, never) == ["", "came too late in 2 of 2 edge iterations"]
+
+
+@pytest.mark.parametrize(("rule", "text"), [({}, ""), ({"deadline_s": 2.5}, "came too late in 2 of 2 edge iterations")])
+def test_a_period_gives_each_edge_its_own_edge_iterations(rule: dict[str, float], text: str) -> None:
+    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
+    never, period = Ends.never(2, 2), Period(6.0, arr(2, 3))
+    happens = timeline(
+        Schedule([7, 8], [0, 1]), [1, 1], Workload(1e6), durations, Hops.none(2),
+        rule=EdgeClockConfig(**rule), ends=never, period=period,
+    )  # fmt: skip
+    assert np.isfinite(happens.start_s).sum(axis=0).tolist() == [3, 2]
+    assert fates(happens, never) == ["", text]

@@ -65,6 +65,16 @@ def test_a_trace_may_repeat_itself(tmp_path: Path) -> None:
         part.advance(clock_s)
         seen.append(bool(part.available(1, clock_s)[0]))
     assert seen == [True, False, False, True, True, False, False, True]
+    # At the beginning of each lap a device is there until its first line, as in the first one.
+    path = written(tmp_path, "time_s,device,available", "5,1,0", "8,1,1", "10,0,0")
+    part, seen = availability(path, 2, repeat_s=20.0), []
+    for clock_s in (0.0, 6.0, 12.0, 20.0, 26.0, 32.0, 71.0):
+        part.advance(clock_s)
+        seen.append(part.available(1, clock_s).tolist())
+    assert seen == [*[[True, True], [True, False], [False, True]] * 2, [False, True]]
+    assert availability(written(tmp_path, "time_s,device,available", "6,0,0"), 1, repeat_s=10).available(1, 0.0).all()
+    with pytest.raises(ConfigError, match="nobody is available"):
+        availability(written(tmp_path, "time_s,device,available", "0,0,0"), 1, repeat_s=10)
 
 
 def test_devices_go_straight_between_the_places_of_a_trace(tmp_path: Path) -> None:
