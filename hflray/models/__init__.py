@@ -14,7 +14,7 @@ from torch import nn
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, build_model, init_vector
+from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import (
     BITS_PER_PARAMETER,
@@ -23,7 +23,6 @@ from hflray.models.vector import (
     load_vector,
     num_parameters,
     num_statistics,
-    size_bits,
     statistics,
     to_vector,
     trained,
@@ -39,7 +38,6 @@ __all__ = [
     "Vector",
     "auxiliary_problem",
     "build",
-    "build_model",
     "init_vector",
     "initial_vector",
     "is_papers",
@@ -47,7 +45,6 @@ __all__ = [
     "load_vector",
     "num_parameters",
     "num_statistics",
-    "size_bits",
     "statistics",
     "to_vector",
     "torch_seed",
