@@ -29,7 +29,7 @@ def stream(seed: int, name: str, *indices: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed_sequence(seed, name, *indices)))
 
 
-def random_bits(key: NDArray[np.uint64], *indices: ArrayLike) -> NDArray[np.uint64]:
+def random_bits(key: int, *indices: ArrayLike) -> NDArray[np.uint64]:
     """Return 64 random bits for each combination of the indices, which broadcast against each other.
 
     The bits are a counter for each index, mixed by SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
@@ -37,11 +37,11 @@ def random_bits(key: NDArray[np.uint64], *indices: ArrayLike) -> NDArray[np.uint
     copies.
 
     Args:
-        key: the key of the stream, (1,).
+        key: the key of the stream, of which 64 bits count.
         indices: integers of 0 and more.
     """
     # Use at least one dimension, because NumPy warns of overflows of scalars, and the overflow is intended.
-    state = key
+    state = np.array([key & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
     for index in indices:
         counter = np.array(index, dtype=np.uint64, ndmin=1)
         counter *= _GOLDEN

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
@@ -77,7 +77,7 @@ class Links:
             return first(-self.gain(devices_first, np.arange(len(self.edge_number))), count)
         x, y = (np.subtract.outer(self.position_m[devices][:, i], self.edge_position_m[:, i]) for i in (0, 1))
         square = np.maximum(np.square(x, out=x) + np.square(y, out=y), config.min_distance_m**2)
-        bits = _bits(self.key, self.number[devices_first], self.edge_number)
+        bits = random_bits(self.key, self.number[devices_first], self.edge_number)
         interval = (bits >> np.uint64(64 - BOUND_BITS)).astype(np.intp)
         factor = _shadowing_bounds(2 * config.shadowing_db / config.path_loss_slope_db)
         # The best edges of `count` groups are `count` edges, so their bounds are bounds for the `count` strongest.
@@ -149,7 +149,7 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     """
     from scipy.special import ndtri  # importing it takes 0.4 s, which only large fleets need
 
-    upper = _bits(key, devices, edges) >> np.uint64(11)
+    upper = random_bits(key, devices, edges) >> np.uint64(11)
     return np.asarray(ndtri((upper + 0.5) * 2.0**-53), dtype=np.float64)
 
 
@@ -160,11 +160,6 @@ def _shadowing_bounds(scale: float) -> FloatArray:
 
     quantiles = ndtri(np.arange(2**BOUND_BITS + 1) / 2**BOUND_BITS)
     return np.asarray(10.0 ** (scale * quantiles) if scale else np.ones_like(quantiles), dtype=np.float64)
-
-
-def _bits(key: int, devices: IntArray, edges: IntArray) -> NDArray[np.uint64]:
-    """Return 64 random bits for each link."""
-    return random_bits(np.array([key & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64), devices, edges)
 
 
 def first(values: FloatArray, count: int) -> IntArray:

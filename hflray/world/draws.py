@@ -24,7 +24,7 @@ class Draws:
     """
 
     def __init__(self, seed: int, name: str) -> None:
-        self._key = seed_sequence(seed, f"world/{name}").generate_state(1, np.uint64)
+        self._key = int(seed_sequence(seed, f"world/{name}").generate_state(1, np.uint64)[0])
 
     def bits(self, *indices: ArrayLike) -> NDArray[np.uint64]:
         """Return 64 random bits for each combination of the indices, which broadcast against each other."""
