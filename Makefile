@@ -38,7 +38,7 @@ docs: ## Build the documentation in build/docs, without a network; a warning is 
 	@echo "build/docs/index.html"
 
 schema: ## Write the JSON Schema of sweep files, which editors read, again
-	$(PYTHON) -m hflray.sweep.schema > tune_configs/sweep.schema.json.new
+	@PYTHONPATH=. $(PYTHON) docs/_ext/schema.py > tune_configs/sweep.schema.json.new
 	@mv tune_configs/sweep.schema.json.new tune_configs/sweep.schema.json
 
 reference: ## Write the parts of the documentation that are made from the code again

@@ -25,7 +25,7 @@ from hflray.physics.equations import compute_energy_j as compute_energy_j
 from hflray.physics.equations import rate_bps as rate_bps
 from hflray.physics.equations import upload_delay_s as upload_delay_s
 from hflray.physics.equations import upload_energy_j as upload_energy_j
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, largest_of
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 Minimised = Literal["round", "mean_edge"]
@@ -620,9 +620,7 @@ def round_cost(
     if t_down is not None and e_down is not None:
         of_device_s, of_device_j = t_down + of_device_s, e_down + of_device_j
 
-    slowest = np.zeros(fleet.num_edges)
-    np.maximum.at(slowest, edges, of_device_s)
-    delay_s = work.edge_iterations * slowest  # (9)
+    delay_s = work.edge_iterations * largest_of(of_device_s, edges, fleet.num_edges)  # (9)
     spent: FloatArray = np.bincount(edges, of_device_j, minlength=fleet.num_edges).astype(np.float64)
     energy_j = work.edge_iterations * spent  # (10)
     hop_delay_s, hop_energy_j = hops(fleet, work)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +34,8 @@ from hflray.config.clock import EdgeClockConfig
 from hflray.cost import QUIET, RoundCost, Schedule, Workload, edge_hops, region_hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.physics.base import Columns
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, largest_of
 
 __all__ = ["Durations", "Ends", "Hops", "Period", "Timeline", "timeline"]
 
@@ -42,8 +43,10 @@ ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and roun
 
 
 @dataclass(frozen=True, eq=False)
-class Durations:
+class Durations(Columns):
     """What an edge iteration of each device takes, as it happens: (H,) for all iterations, or (Q, H).
+
+    `take` returns those of some devices, which must be those of all iterations.
 
     Attributes:
         compute_s, compute_j: seconds and joules of the whole of its computing.
@@ -72,12 +75,6 @@ class Durations:
             cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j,
             download_s=cost.download_delay_s, download_j=cost.download_energy_j, together=together,
         )  # fmt: skip
-
-    def take(self, rows: IntArray) -> Durations:
-        """Return the durations of some devices, which must be those of all iterations."""
-        values: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
-        taken: dict[str, Any] = {name: v[rows] if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        return Durations(**taken)
 
     @property
     def iteration_s(self) -> FloatArray:
@@ -427,7 +424,7 @@ def timeline(
         if planned_s is None and durations.iteration_s.ndim > 1:
             raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
         if planned_s is None:
-            planned_s = _largest_of(durations.iteration_s, at, num_edges)
+            planned_s = largest_of(durations.iteration_s, at, num_edges)
         limit_s = np.minimum(limit_s, rule.deadline * np.asarray(planned_s, dtype=np.float64))
     assigned = np.bincount(at, minlength=num_edges)
     needed = arrivals(rule, assigned)
@@ -567,7 +564,7 @@ class _Above:
     def _of_regions(self, values: FloatArray) -> FloatArray:
         """Return the largest value of the edges of each region, (R,), or 0."""
         assert self._hops.parent is not None
-        return _largest_of(values, self._hops.parent, len(self._hops.region_delay_s))
+        return largest_of(values, self._hops.parent, len(self._hops.region_delay_s))
 
     def meet(self, now_s: FloatArray) -> FloatArray:
         """Combine the edges of each region; return when each edge goes on, (M,), s."""
@@ -592,13 +589,6 @@ class _Above:
         self.edge_delay_s = self.edge_delay_s + own_s[parent] * hops.made
         members = np.maximum(np.bincount(parent, hops.made, len(own_s)), 1)
         self.edge_j = self.edge_j + (self.region_made * hops.region_energy_j / members)[parent] * hops.made
-
-
-def _largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
-    """Return the largest value (n,) of each of so many groups, or 0; `group` is that of each, (n,)."""
-    largest = np.zeros(count)
-    np.maximum.at(largest, group, values)
-    return largest
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:

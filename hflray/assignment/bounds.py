@@ -1,4 +1,4 @@
-"""Bound the distance of an assignment from the optimum: a lower bound for any size, and brute force for small rounds.
+"""Bound the distance of an assignment from the optimum by a lower bound for any size.
 
 **The bound** is the Lagrangian bound of the whole problem (17), with assignment, bandwidth and frequency as unknowns.
 Let π_n ≥ 0 be the price of each device's delay, ρ ≥ 0 the price of the longest cloud hop ``h = max h_m`` (no deadline
@@ -34,14 +34,13 @@ from hflray.allocation.exact import solve_together
 from hflray.allocation.general import problems
 from hflray.allocation.kernels.device import LN2, invert_slope
 from hflray.allocation.kernels.jit import kernel
-from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
+from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.cost import Workload, check_assignment, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.physics.own import is_built_in
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray
 
-MAX_ASSIGNMENTS = 1_000_000  # largest number of assignments that brute force tries
 GOLDEN, SECTIONS, SMALLEST = (math.sqrt(5.0) - 1.0) / 2.0, 40, 1e-7  # of the search for a pair's best share and setting
 STAGES = (0.3, 0.1, 0.03, 0.01, 0.003)  # smoothing of the minimum over edges, as fractions of a device's mean cost
 
@@ -247,50 +246,3 @@ def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[fl
     gradient[: h_count + 1] = weights * (slope_pi - mean)
     gradient[h_count + 1 :] = mu * slope_mu
     return value, gradient
-
-
-def brute_force(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[IntArray, float]:
-    """Return the best of all M^H assignments under the per-edge allocation, and its objective, J.
-
-    Raises:
-        ConfigError: there are more than a million assignments, or an index or a value is wrong.
-    """
-    problem, scheduled = round_problem(fleet, work, devices)
-    if fleet.num_edges ** len(scheduled) > MAX_ASSIGNMENTS:
-        raise ConfigError(
-            f"devices: {len(scheduled)} devices at {fleet.num_edges} edges have {fleet.num_edges}^{len(scheduled)} "
-            f"assignments; brute force tries {MAX_ASSIGNMENTS:,} at most; use lower_bound"
-        )
-    return _search_all(problem)
-
-
-@kernel
-def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
-    """Return the best assignment, (H,), and its objective, J."""
-    m_count, h_count = problem.snr.shape
-    # An edge's cost depends only on the set of its devices: each of the 2^H sets is solved once, and then looked up.
-    energy, delay = np.empty((m_count, 1 << h_count)), np.empty((m_count, 1 << h_count))
-    member = np.empty(h_count, dtype=np.intp)
-    for subset in range(1 << h_count):
-        for n in range(h_count):
-            member[n] = (subset >> n) & 1
-        for m in range(m_count):
-            energy[m, subset], delay[m, subset] = assigned_edge_cost(problem, np.where(member == 1, m, -1), m)
-    assignment, answer, best = np.zeros(h_count, dtype=np.intp), np.zeros(h_count, dtype=np.intp), math.inf
-    sets, delays = np.empty(m_count, dtype=np.intp), np.empty(m_count)
-    for number in range(m_count**h_count):
-        rest = number
-        sets[:] = 0
-        for n in range(h_count):
-            assignment[n] = rest % m_count
-            rest //= m_count
-            sets[assignment[n]] |= 1 << n
-        total = 0.0
-        for m in range(m_count):
-            total += energy[m, sets[m]]
-            delays[m] = delay[m, sets[m]]
-        value = total + problem.weight * weighed_delay(problem.mean, delays, sets)  # an edge without devices has set 0
-        if value < best:
-            best = value
-            answer[:] = assignment
-    return answer, best

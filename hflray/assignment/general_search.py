@@ -77,9 +77,13 @@ class GeneralSearch(Search):
         energy_j = np.where(solved.feasible, q * spent_j, PENALTY_J * is_in.sum(axis=1)) + self._hop_j[edge]
         return energy_j, np.where(solved.feasible, q * solved.deadline_s, 0.0) + self._hop_s[edge]
 
+    def _sizes(self) -> IntArray:
+        """Return how many devices each edge has, (M,)."""
+        return np.bincount(self.assignment[self.assignment != NOWHERE], minlength=len(self._hop_s))
+
     def _members(self) -> IntArray:
         """Return the devices of each edge, (M, n), filled with `NOBODY`."""
-        size = np.bincount(self.assignment[self.assignment != NOWHERE], minlength=len(self._hop_s))
+        size = self._sizes()
         members = np.full((len(size), int(size.max(initial=0))), NOBODY)
         for m in range(len(size)):
             members[m, : size[m]] = np.flatnonzero(self.assignment == m)
@@ -131,9 +135,7 @@ class GeneralSearch(Search):
         """Return T of edges with T_m, (…, M), s: the largest, or the mean over edges with devices."""
         if self._work.minimise == "round":
             return np.asarray(delay_s.max(axis=-1))
-        if size is None:
-            size = np.bincount(self.assignment[self.assignment != NOWHERE], minlength=len(self._hop_s))
-        used = size > 0
+        used = (self._sizes() if size is None else size) > 0
         return np.asarray((delay_s * used).sum(axis=-1) / np.maximum(used.sum(axis=-1), 1))
 
     # ---- moves: device a goes to edge k, and device b takes its place, or is scheduled instead of it
@@ -172,9 +174,7 @@ class GeneralSearch(Search):
         delay_s = np.tile(self._delay_s, (len(a), 1))
         delay_s[rows, k] = np.where(same, left[1], joined[1])
         delay_s[rows, m] = left[1]
-        size = np.tile(
-            np.bincount(self.assignment[self.assignment != NOWHERE], minlength=len(self._hop_s)), (len(a), 1)
-        )
+        size = np.tile(self._sizes(), (len(a), 1))
         size[rows, m] -= alone | replaced
         size[rows, k] += alone | replaced
         return np.asarray(energy_j + self._work.delay_weight * self._round_s(delay_s, size))

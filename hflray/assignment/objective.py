@@ -137,8 +137,8 @@ def round_problem(
     """
     if not links_alone and is_general(fleet, work):
         raise ConfigError(
-            "cost, allocation.limits: brute force and policies' training price frequency division (fdma, dvfs) without "
-            "downloads and limits alone; accepted with other settings: assigners, schedulers and lower_bound"
+            "cost, allocation.limits: policies' training prices frequency division (fdma, dvfs) without downloads and "
+            "limits alone; accepted with other settings: assigners, schedulers and lower_bound"
         )
     scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
     gain = checked_gain(fleet, scheduled[:, None], np.arange(fleet.num_edges))

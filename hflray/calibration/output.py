@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hflray import __version__
 from hflray.calibration.fit import Fit
@@ -154,16 +153,11 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
         device, edge = (index.ravel() for index in np.indices((len(log.devices), len(edges))))
     byte_s, latency_s = (_filled(values, np.isfinite(values)) for values in model.sending(device, edge))
     mbps = 8e-6 / np.maximum(byte_s, LEAST_BYTE_S)
+    links: dict[str, Any] = {"device": [log.devices[n] for n in device], "edge": [edges[m] for m in edge], "mbps": mbps}
     texts = {
-        "devices.csv": _csv(["device", *computing, *watts], log.devices, *computing.values(), *watts.values()),
-        "edges.csv": _csv(["edge", "bandwidth_mhz"], edges, np.full(len(edges), mbps.max() / BITS_PER_HZ)),
-        "links.csv": _csv(
-            ["device", "edge", "mbps", "latency_s"],
-            [log.devices[n] for n in device],
-            [edges[m] for m in edge],
-            mbps,
-            np.minimum(latency_s, MOST_LATENCY_S),
-        ),
+        "devices.csv": _csv({"device": log.devices, **computing, **watts}),
+        "edges.csv": _csv({"edge": edges, "bandwidth_mhz": np.full(len(edges), mbps.max() / BITS_PER_HZ)}),
+        "links.csv": _csv(links | {"latency_s": np.minimum(latency_s, MOST_LATENCY_S)}),
         "calibration.json": json.dumps(_content(made, source), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
         "sweep.yaml": _sweep(made),
         "index.html": _page(made, source),
@@ -180,13 +174,8 @@ def _filled(values: FloatArray, rows: IntArray | BoolArray) -> FloatArray:
     return np.where(rows > 0, values, np.median(values[rows > 0]))
 
 
-def _csv(names: Sequence[str], *columns: Iterable[str] | FloatArray) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    cells = [[("" if np.isnan(v) else f"{v:.6g}") if isinstance(v, float) else v for v in c] for c in columns]
-    writer.writerows(zip(*cells, strict=True))
-    return text.getvalue()
+def _csv(columns: Mapping[str, Sequence[str] | FloatArray]) -> str:
+    return pd.DataFrame(columns).to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def _constants(fitted: Fit, names: Sequence[str], n: int) -> dict[str, Any]:

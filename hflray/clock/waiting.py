@@ -13,7 +13,7 @@ import numpy as np
 
 from hflray.config.clock import EdgeClockConfig
 from hflray.errors import ConfigError
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, largest_of
 
 WAITS = EdgeClockConfig()  # the edge waits for all
 MOST_ITERATIONS = 10_000  # of an edge in a round, unless the configuration limits them
@@ -38,8 +38,7 @@ def planned_s(rule: EdgeClockConfig, edges: IntArray, delay_s: FloatArray, num_e
         delay_s: planned seconds of each in an edge iteration, (H,).
         num_edges: M.
     """
-    slowest_s = np.zeros(num_edges)
-    np.maximum.at(slowest_s, edges, delay_s)
+    slowest_s = largest_of(delay_s, edges, num_edges)
     ends_s = np.minimum(slowest_s, math.inf if rule.deadline_s is None else rule.deadline_s)
     if rule.deadline is not None:
         ends_s = np.minimum(ends_s, rule.deadline * slowest_s)

@@ -7,14 +7,14 @@ imported only when a command runs, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.errors import ConfigError, nearest
 from hflray.support.files import write
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, RESULTS, Commands, Results, exit_code, group, spoken
@@ -77,20 +77,6 @@ def _read(name: str | None, results: Path, source: Path | None, console: Console
         return read_sweep(results, name)
 
 
-def _draw(sweep: SweepRecord, drawings: Mapping[str, str], folder: Path, missing: list[str]) -> list[Path]:
-    """Draw figures by the stem of their file and return the paths; add a line to `missing` for each without one."""
-    from hflray import registry
-    from hflray.report import figures
-
-    paths: list[Path] = []
-    for stem, name in drawings.items():
-        try:
-            paths += figures.save(registry.resolve("figure", name), sweep, folder, stem)
-        except HflrayError as error:
-            missing.append(f"{stem}: not drawn: {error}")
-    return paths
-
-
 @app.command(context_settings=HELP)
 def show(
     sweep: Annotated[
@@ -139,15 +125,17 @@ def show(
     shown_exhibits = requested if figure else {belonging.config: belonging} if belonging else {}
     paths: list[Path] = []
     with waiting(console, "drawing"):
+        from hflray.report.figures import save_all  # with matplotlib, which takes a second
+
         for shown in shown_exhibits.values():
-            paths += _draw(drawn(shown, runs), shown.drawings, folder, missing)
-        paths += _draw(runs, own_drawings, folder, missing)
+            paths += save_all(drawn(shown, runs), shown.drawings, folder, missing)
+        paths += save_all(runs, own_drawings, folder, missing)
         judged = {name: verdicts(shown, runs) for name, shown in shown_exhibits.items() if shown.claims}
         if not figure:
             main = runs.main_metric  # a metric of the user's own may be called as another figure is
             curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
             drawings = {curves if stem == metrics.ACCURACY else stem: name for stem, name in runs.shown.figures.items()}
-            paths += _draw(runs, drawings, folder, missing)
+            paths += save_all(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)
             index, not_shown = page.write(runs, folder, judged.get(belonging.config) if belonging else None)
             missing += [note for note in not_shown if note not in missing]

@@ -127,24 +127,9 @@ class FleetConfig(Section):
         return dbm_to_w(self.edge_power_dbm)
 
     @property
-    def power_w_range(self) -> tuple[float, float]:
-        """Lowest and highest p_n in W."""
-        return dbm_to_w(self.power_dbm[0]), dbm_to_w(self.power_dbm[1])
-
-    @property
-    def edge_bandwidth_hz_range(self) -> tuple[float, float]:
-        """Lowest and highest B_m in Hz."""
-        return self.edge_bandwidth_mhz[0] * 1e6, self.edge_bandwidth_mhz[1] * 1e6
-
-    @property
     def cloud_bandwidth_hz(self) -> float:
         """B in Hz."""
         return self.cloud_bandwidth_mhz * 1e6
-
-    @property
-    def max_cpu_hz_range(self) -> tuple[float, float]:
-        """Lowest and highest f_n^max in Hz."""
-        return self.max_cpu_ghz[0] * 1e9, self.max_cpu_ghz[1] * 1e9
 
     @property
     def area_m(self) -> float:

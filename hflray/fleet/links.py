@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
+from hflray.seeding import random_bits
 from hflray.support.arrays import FloatArray, IntArray
 
 DENSE_LINKS = 5_000_000  # largest N·M for which a fleet holds the two matrices, of 40 MB each
@@ -76,7 +77,7 @@ class Links:
             return first(-self.gain(devices_first, np.arange(len(self.edge_number))), count)
         x, y = (np.subtract.outer(self.position_m[devices][:, i], self.edge_position_m[:, i]) for i in (0, 1))
         square = np.maximum(np.square(x, out=x) + np.square(y, out=y), config.min_distance_m**2)
-        bits = _mixed_bits(self.key, self.number[devices_first], self.edge_number)
+        bits = random_bits(self.key, self.number[devices_first], self.edge_number)
         interval = (bits >> np.uint64(64 - BOUND_BITS)).astype(np.intp)
         factor = _shadowing_bounds(2 * config.shadowing_db / config.path_loss_slope_db)
         # The best edges of `count` groups are `count` edges, so their bounds are bounds for the `count` strongest.
@@ -144,14 +145,12 @@ class LinkArray:
 def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     """Return a standard normal number for each link, which is a function of `key`, device and edge only.
 
-    The number is the normal quantile of the upper 53 bits of a counter, mixed twice by SplitMix64 (Steele, Lea, Flood:
-    "Fast Splittable Pseudorandom Number Generators", 2014).
+    The number is the normal quantile of the upper 53 bits of `hflray.seeding.random_bits`.
     """
     from scipy.special import ndtri  # importing it takes 0.4 s, which only large fleets need
 
-    bits = _mixed_bits(key, devices, edges)
-    normal = ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
-    return np.asarray(normal.reshape(np.broadcast_shapes(np.shape(devices), np.shape(edges))), dtype=np.float64)
+    upper = random_bits(key, devices, edges) >> np.uint64(11)
+    return np.asarray(ndtri((upper + 0.5) * 2.0**-53), dtype=np.float64)
 
 
 @lru_cache(maxsize=8)
@@ -161,21 +160,6 @@ def _shadowing_bounds(scale: float) -> FloatArray:
 
     quantiles = ndtri(np.arange(2**BOUND_BITS + 1) / 2**BOUND_BITS)
     return np.asarray(10.0 ** (scale * quantiles) if scale else np.ones_like(quantiles), dtype=np.float64)
-
-
-def _mixed_bits(key: int, devices: IntArray, edges: IntArray) -> NDArray[np.uint64]:
-    """Return 64 random bits for each link, of at least one dimension; see `standard_normal`."""
-    golden, mask = np.uint64(0x9E3779B97F4A7C15), 0xFFFFFFFFFFFFFFFF
-
-    def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(z ^ (z >> np.uint64(31)))
-
-    # Use at least one dimension, because NumPy warns of overflows of scalars, and the overflow is intended.
-    device, edge = (np.atleast_1d(index).astype(np.uint64) + np.uint64(1) for index in (devices, edges))
-    # Mix the device's state alone first, so that the edges of neighbouring devices are not shifted copies.
-    return mix(mix(device * golden + np.uint64(key & mask)) + edge * golden)
 
 
 def first(values: FloatArray, count: int) -> IntArray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hflray.config import FleetConfig
+from hflray.config import FleetConfig, dbm_to_w
 from hflray.errors import ConfigError
 from hflray.fleet import links as link
 from hflray.fleet.fleet import MEASURED, Fleet
@@ -84,7 +84,7 @@ def complete(
     cycles_per_sample = pick("cycles_per_sample", rng.uniform(*config.cycles_per_sample, n))
     samples = pick("samples", rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64))
     power_w = pick("power_w", _power_w(config, rng))
-    max_cpu_hz = rng.uniform(*config.max_cpu_hz_range, n)
+    max_cpu_hz = rng.uniform(config.max_cpu_ghz[0] * 1e9, config.max_cpu_ghz[1] * 1e9, n)
     edge_power_w = pick("edge_power_w", np.full(m, config.edge_power_w))
     edge_bandwidth_hz = pick("edge_bandwidth_hz", _edge_bandwidth_hz(config, edge_rng))
     # Slow devices are drawn last, so that nothing else changes, and a larger share has all of a smaller one's.
@@ -158,7 +158,8 @@ def gain_of_rate(
 
 def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
     """Return B_m (M,), Hz; it is drawn even if it is fixed, so that later draws from `rng` do not change."""
-    drawn = rng.uniform(*config.edge_bandwidth_hz_range, config.num_edges)
+    low, high = config.edge_bandwidth_mhz
+    drawn = rng.uniform(low * 1e6, high * 1e6, config.num_edges)
     fixed = config.edge_bandwidths_mhz
     if fixed is None:
         return drawn
@@ -172,6 +173,7 @@ def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatAr
 
 def _power_w(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
     """Return p_n (N,), W; both laws take equally many numbers from `rng`, so that later draws do not change."""
+    low, high = config.power_dbm
     if config.power_law == "watt":
-        return rng.uniform(*config.power_w_range, config.num_devices)
-    return np.asarray(10.0 ** (rng.uniform(*config.power_dbm, config.num_devices) / 10.0) * 1e-3)
+        return rng.uniform(dbm_to_w(low), dbm_to_w(high), config.num_devices)
+    return np.asarray(10.0 ** (rng.uniform(low, high, config.num_devices) / 10.0) * 1e-3)

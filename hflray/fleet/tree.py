@@ -315,11 +315,11 @@ def _weights(path: str, linked: BoolArray, names: Sequence[str] | None) -> Float
 
 def _apart(linked: BoolArray) -> int | None:
     """Return an edge to which no path leads from edge 0; None: the graph is connected."""
-    reachable = np.zeros(len(linked), dtype=bool)
-    reachable[0] = True
-    for _ in range(len(linked)):
-        reachable = reachable | linked[reachable].any(axis=0)
-    return None if reachable.all() else int(np.flatnonzero(~reachable)[0])
+    from scipy.sparse.csgraph import connected_components
+
+    component = connected_components(linked)[1]
+    apart = np.flatnonzero(component != component[0])
+    return int(apart[0]) if len(apart) else None
 
 
 CLOUD_ALONE = Tree()

@@ -14,7 +14,7 @@ from torch import nn
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, build_model, init_vector
+from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import (
     BITS_PER_PARAMETER,
@@ -23,7 +23,6 @@ from hflray.models.vector import (
     load_vector,
     num_parameters,
     num_statistics,
-    size_bits,
     statistics,
     to_vector,
     trained,
@@ -39,7 +38,6 @@ __all__ = [
     "Vector",
     "auxiliary_problem",
     "build",
-    "build_model",
     "init_vector",
     "initial_vector",
     "is_papers",
@@ -47,7 +45,6 @@ __all__ = [
     "load_vector",
     "num_parameters",
     "num_statistics",
-    "size_bits",
     "statistics",
     "to_vector",
     "torch_seed",
@@ -79,7 +76,8 @@ def build(problem: Problem, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "network"))  # a GPU's generator draws no weights
         arguments = {"input_shape": problem.input_shape, "num_outputs": problem.num_outputs}
-        module: nn.Module = registry.build("model", spec.name, arguments, **_tuples(options))
+        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        module: nn.Module = registry.build("model", spec.name, arguments, **tuples)
     if not isinstance(module, nn.Module):
         raise Contract.of("model.name", spec.name, "a torch.nn.Module").error(described(module))
     if problem.buffers == "local":
@@ -88,10 +86,6 @@ def build(problem: Problem, seed: int = 0) -> nn.Module:
                 layer.track_running_stats = False
                 layer.running_mean = layer.running_var = layer.num_batches_tracked = None
     return module
-
-
-def _tuples(options: dict[str, object]) -> dict[str, object]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
 def is_papers(problem: Problem) -> bool:

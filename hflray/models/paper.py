@@ -8,21 +8,18 @@ or activation. Our widths return its Table I sizes, 448 KB and 882 KB (docs/desi
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 
 MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings reduce 16×16 to 1×1, and 15×15 to nothing
 MAX_PARAMETERS = 250_000_000  # 1 GB of weights
 MINI_INPUT_SHAPE = (1, 10, 10)
 
-ModelKind = Literal["hfl", "mini"]
 Vector = NDArray[np.float32]
 
 
@@ -113,25 +110,6 @@ class MiniCnn(nn.Module):
         """Return the logits, (batch, num_outputs)."""
         logits: Tensor = self.linear(_pool_relu(self.conv(images)).flatten(1))
         return logits
-
-
-def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """Build the HFL model (``"hfl"``) for images of `image_shape` (C, H, W), or the mini model (``"mini"``).
-
-    The mini model's input is 1×10×10 for all images. The weights are torch's random ones; set them with `init_vector`
-    and `load_vector`.
-
-    Raises:
-        ConfigError: an unknown kind.
-        DataError: the images are smaller than 16×16.
-    """
-    # Modules draw weights when they are built, and torch's global generator must not advance for that.
-    with torch.random.fork_rng(devices=[]):
-        if kind == "hfl":
-            return HflCnn(image_shape, num_classes)
-        if kind == "mini":
-            return MiniCnn(MINI_INPUT_SHAPE, num_classes)
-    raise ConfigError(f"model kind: got {kind!r}; accepted: 'hfl' or 'mini'")
 
 
 def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:

@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hflray.support import references
 
 if TYPE_CHECKING:
@@ -96,18 +93,6 @@ class Problem:
         model = ModelSpec.of(config.model.name, config.model.options)
         loss = config.training.loss or LOSS_OF[self.kind]
         return replace(self, model=model, loss=loss, buffers=config.training.buffers)
-
-    def random_samples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return inputs and targets of the right shapes and types, because a speed does not depend on their values."""
-        shape = (count, *self.input_shape)
-        inputs: NDArray[Any]
-        if self.num_tokens is None:
-            inputs = rng.standard_normal(shape, dtype=np.float32)
-        else:
-            inputs = rng.integers(0, self.num_tokens, shape)
-        if self.kind == "regression":
-            return inputs, rng.standard_normal(count, dtype=np.float32)
-        return inputs, rng.integers(0, self.num_outputs, count)
 
 
 def _unpickled(values: tuple[Any, ...], sources: tuple[references.Source, ...]) -> Problem:

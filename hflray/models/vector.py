@@ -76,8 +76,3 @@ def load_vector(module: nn.Module, vector: NDArray[np.floating]) -> None:
 def num_parameters(module: nn.Module) -> int:
     """Return P, the length of the vector: the trained parameters and the floating buffers."""
     return sum(tensor.numel() for tensor in travelling(module))
-
-
-def size_bits(module: nn.Module) -> int:
-    """Return the number of bits of an upload, 32 for each number that travels; z unless ``cost.model_kb`` is set."""
-    return BITS_PER_PARAMETER * num_parameters(module)

@@ -30,7 +30,7 @@ def own_form(part: Any, name: str, values: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class Columns:
     """Arrays of one length, some of which may be missing, and numbers."""
 
     def take(self, index: Any) -> Self:
@@ -40,7 +40,7 @@ class _Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Link(_Columns):
+class Link(Columns):
     """The link of each device to its node, or of each node to a device.
 
     Attributes:
@@ -66,7 +66,7 @@ class Link(_Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class Device(_Columns):
+class Device(Columns):
     """What computes.
 
     Attributes:
@@ -89,7 +89,7 @@ class Device(_Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class Work(_Columns):
+class Work(Columns):
     """What each device computes in an edge iteration.
 
     Attributes:

@@ -8,7 +8,7 @@ own and register its name (`hflray.registry`); tasks and the exhibits of a file 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +17,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from hflray import metrics
-from hflray.errors import ConfigError
+from hflray import metrics, registry
+from hflray.errors import ConfigError, HflrayError
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, is_ranked, mean_ranks
@@ -399,4 +399,15 @@ def save(draw: Callable[[Content], Figure], content: Content, folder: Path, stem
             figure.savefig(scratch, dpi=160, metadata={"Software": None})
         with replacing(paths[1]) as scratch:
             figure.savefig(scratch, metadata={"Date": None})
+    return paths
+
+
+def save_all(sweep: SweepRecord, drawings: Mapping[str, str], folder: Path, missing: list[str]) -> list[Path]:
+    """Draw figures by the stem of their file and return the paths; add a line to `missing` for each without one."""
+    paths: list[Path] = []
+    for stem, name in drawings.items():
+        try:
+            paths += save(registry.resolve("figure", name), sweep, folder, stem)
+        except HflrayError as error:
+            missing.append(f"{stem}: not drawn: {error}")
     return paths

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -129,13 +128,5 @@ def _show(console: Any, table: TextTable, markdown: bool, has_own: bool) -> None
 
 def _write(path: Path | None, places: list[dict[str, Any]]) -> None:
     if path is not None:
-        write(path, json.dumps(_plain(places), indent=1, ensure_ascii=False) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with null for what is infinite, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _plain(member) for key, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(member) for member in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        finite = json.loads(json.dumps(places), parse_constant=lambda _: None)  # JSON has no infinity
+        write(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")

@@ -29,11 +29,6 @@ SPEC = "spec.json"
 SHARD = 250  # fleets per file; finished files stay if the process is stopped
 
 
-def default_cache(spec: FleetSpec) -> Path:
-    """Return the folder that caches a specification's fleets when no folder is set."""
-    return Path("~/.cache/hflray/fleets").expanduser() / spec.hash
-
-
 class FleetPool:
     """The solved fleets of a cache, in memory. A pool is read-only.
 
@@ -122,14 +117,14 @@ def prepare(
     Args:
         spec: the specification of the fleets.
         count: the number of fleets.
-        folder: the cache; None: `default_cache`.
+        folder: the cache; None: a folder of the specification's own under ``~/.cache/hflray/fleets``.
         workers: number of solving threads (the kernels release the interpreter lock); None: one per CPU.
         progress: called with the number of solved fleets and `count`.
 
     Raises:
         ConfigError: the cache is of another specification, or a teacher's option is unknown.
     """
-    target = Path(folder).expanduser() if folder is not None else default_cache(spec)
+    target = Path(folder if folder is not None else f"~/.cache/hflray/fleets/{spec.hash}").expanduser()
     if (target / SPEC).exists():
         check_same(target, read_spec(target), spec)
     elif target.is_dir() and any(target.iterdir()):

@@ -33,6 +33,13 @@ def squared_norm(vector: NDArray[np.floating[Any]]) -> float:
     return float(np.square(vector, dtype=np.float64).sum())
 
 
+def largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
+    """Return the largest value (n,) of each of so many groups, or 0; `group` is that of each, (n,)."""
+    largest = np.zeros(count)
+    np.maximum.at(largest, group, values)
+    return largest
+
+
 def packed(array: NDArray[Any]) -> dict[str, Any]:
     """Return an array in a form that JSON can hold, with every bit: type, shape and bytes in Base64."""
     text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

@@ -222,12 +222,12 @@ class Sender:
         self._connected, self._arrived_s = True, time.monotonic()
 
     def _warn_once(self, error: Exception) -> None:
-        failure, place = disk_failure(error), _local_path(self.sink.where)
+        failure, title, where = disk_failure(error), self.sink.title, self.sink.where
+        place = database_path(where) or (None if "://" in where else Path(where))  # None: a server's address
         self.disk_failed = failure is not None and place is not None
         if self._warned:
             return
         self._warned = True
-        title, where = self.sink.title, self.sink.where
         if failure is not None and place is not None:
             log.warning(
                 "%s at %s cannot be written (%s; %s free); the journal keeps the rounds, which are sent when there is "
@@ -301,8 +301,3 @@ def _parts(rounds: Sequence[Round], most: int) -> Iterator[list[Round]]:
         size += len(round.values)
     if part:
         yield part
-
-
-def _local_path(where: str) -> Path | None:
-    """Return the path of a tracker on this machine, or None for the address of a server."""
-    return database_path(where) or (None if "://" in where else Path(where))

@@ -195,7 +195,8 @@ def settled(
         kernel = [name for name in suitable(problem) if name in WITH_A_MODULE][-1]
     else:
         is_large = passes_per_round >= LARGE and "layers" in suitable(problem, config.precision)
-        kernel = "layers" if is_large and _has_layers(problem) else fixed_kernel(problem, config.precision)
+        has_layers = is_large and replaceable(build(problem)) and _is_built("layers", problem)
+        kernel = "layers" if has_layers else fixed_kernel(problem, config.precision)
     return config.model_copy(update={"kernel": kernel, "threads": config.threads or 1})
 
 
@@ -205,10 +206,6 @@ def fixed_kernel(problem: Problem, precision: Precision = "float32") -> KernelNa
     To build one takes two seconds, once.
     """
     return next(name for name in reversed(suitable(problem, precision)) if _is_built(name, problem, precision))
-
-
-def _has_layers(problem: Problem) -> bool:
-    return bool(replaceable(build(problem))) and _is_built("layers", problem)
 
 
 def _is_built(name: KernelName, problem: Problem, precision: Precision = "float32") -> bool:

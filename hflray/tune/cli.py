@@ -62,20 +62,18 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> TextTable:
 
 def _report_study(title: str, folder: SweepFolder, console: Console) -> None:
     """Print the table of a study whose steps are averaged, and write its figures into the sweep's folder."""
-    from hflray import registry
-    from hflray.report.figures import save
+    from hflray.report.figures import save_all
     from hflray.report.runs import read_sweep
     from hflray.report.tables import summary
     from hflray.support.terminal.output import say
 
     sweep = read_sweep(folder.path.parent, folder.path.name)
     console.print(replace(summary(sweep), title=title))
-    for stem, name in sweep.shown.figures.items():
-        try:
-            for path in save(registry.resolve("figure", name), sweep, folder.path, stem):
-                say(console, f"  {path}")
-        except ConfigError as error:  # the sweep has ended, and a report draws the figure again
-            say(console, f"note: {stem}: not drawn: {error}", "yellow")
+    missing: list[str] = []  # the sweep has ended, and a report draws these figures again
+    for path in save_all(sweep, sweep.shown.figures, folder.path, missing):
+        say(console, f"  {path}")
+    for note in missing:
+        say(console, f"note: {note}", "yellow")
 
 
 app = single()

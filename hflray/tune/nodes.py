@@ -9,9 +9,8 @@ import math
 import os
 import sys
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,8 +24,7 @@ BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # `ray up` writes the cluster's
 ANSWER_S = 120.0  # the first worker process of a node that has just booted takes long to import
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A live node.
 
     Attributes:

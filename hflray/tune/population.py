@@ -169,7 +169,7 @@ def standing(journal: Journal, file: SweepFile, trials: Sequence[Trial]) -> Stan
         members[trial.name] = Member(values, last, adopted, over=over)
     passed = max(
         max((index for lines in made.values() for index in lines), default=0),
-        max((_barrier(member.last - 1, settings.every) for member in members.values()), default=0),
+        max(((member.last - 1) // settings.every * settings.every for member in members.values()), default=0),
     )
     behind = [n for n, member in members.items() if member.last < passed and not member.over and n not in failed]
     owed: list[tuple[str, dict[str, Any]]] = []
@@ -212,11 +212,6 @@ def _after(trial: Trial, lines: Mapping[int, Mapping[str, Any]], round: int) -> 
     if index is None:
         return trial.values, None
     return dict(lines[index]["values"]), (str(lines[index]["from"]), index)
-
-
-def _barrier(round: int, every: int) -> int:
-    """Return the last round of an exchange up to `round`, 0 if there is none."""
-    return max(0, round // every * every)
 
 
 def _is_last(file: SweepFile, trial: Trial, last: int, values: Mapping[str, float]) -> bool:

@@ -24,7 +24,7 @@ from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.physics.access import Fdma, MeasuredAccess
-from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, largest_of
 from hflray.support.contract import is_ours
 from hflray.support.references import spoken
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
@@ -256,8 +256,7 @@ class World:
         fleet, (devices, edges) = outlook.fleet, schedule
         hops, ends = Hops.of(fleet, work, outlook.edges_up), self.ends(outlook, devices, ready_s)
         hops = replace(hops, made=hops.made & bool(len(devices)))
-        planned_s = np.zeros(fleet.num_edges)
-        np.maximum.at(planned_s, edges, planned.iteration_delay_s)
+        planned_s = largest_of(planned.iteration_delay_s, edges, fleet.num_edges)
         period = None
         if cloud is not None:
             iteration_s = planned_iteration_s(rule, edges, planned.iteration_delay_s, fleet.num_edges)

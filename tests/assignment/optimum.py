@@ -14,12 +14,12 @@ import numpy as np
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
-from hflray.assignment.bounds import brute_force
 from hflray.config import BITS_PER_KB, FleetConfig
 from hflray.cost import Workload, round_cost
 from hflray.fleet import sample_fleet
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
+from tests.assignment.brute import brute_force
 
 ASSIGNERS = ("random", "geographic", "best_gain", "load_balanced", "hfel", "local_search", "d3qn")
 WORK = Workload(448 * BITS_PER_KB)

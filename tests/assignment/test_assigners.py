@@ -12,10 +12,11 @@ import pytest
 from hflray import registry
 from hflray.allocation import allocate_round
 from hflray.assignment import assign_among, build_assigner, check_any_edges, configured_assigner
-from hflray.assignment.bounds import brute_force, lower_bound
+from hflray.assignment.bounds import lower_bound
 from hflray.config import load_config
 from hflray.cost import Workload
 from hflray.errors import ConfigError, InfeasibleError
+from tests.assignment.brute import brute_force
 from tests.assignment.rounds import WORK, assign, random_round
 from tests.conftest import refusal
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from hflray import FleetConfig, allocate_round, round_cost, sample_fleet
-from hflray.assignment.bounds import PairTerms, bound_at, brute_force, gap, lower_bound
+from hflray.assignment.bounds import PairTerms, bound_at, gap, lower_bound
 from hflray.assignment.objective import round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.physics import Download
 from hflray.physics.access import Broadcast, Ofdma, Tdma, Unicast
 from tests.assignment import optimum
+from tests.assignment.brute import brute_force
 from tests.assignment.rounds import WORK, assign, objective, random_round
 
 
@@ -31,12 +32,6 @@ def test_brute_force_is_the_minimum(hop):
     objectives = {a: objective(fleet, devices, a, work) for a in itertools.product(range(3), repeat=5)}
     assert value == pytest.approx(min(objectives.values()), rel=1e-8)
     assert objectives[tuple(best)] == pytest.approx(value, rel=1e-8)
-
-
-def test_brute_force_refuses_large_rounds():
-    fleet, devices = small_round(0, devices=20)
-    with pytest.raises(ConfigError, match="3\\^20"):
-        brute_force(fleet, Workload(model_bits=1e6), devices)
 
 
 def test_the_bound_is_below_the_optimum_of_small_instances():

@@ -9,10 +9,10 @@ import pytest
 
 from hflray.assignment import local_search
 from hflray.assignment import search as searches
-from hflray.assignment.bounds import brute_force
 from hflray.assignment.objective import round_problem
 from hflray.assignment.search import AT_ONCE, SHORTLIST, best_exchange, best_move
 from hflray.assignment.state import ALONE, STAMP, blank_state, make_move, restart
+from tests.assignment.brute import brute_force
 from tests.assignment.rounds import WORK, assign, neighbours, objective, random_round
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment.bounds import brute_force
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem
 from hflray.assignment.search import transfer_objectives
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from tests.assignment.brute import brute_force
 from tests.assignment.rounds import WORK, assign, random_round
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hflray.models import build_model, init_vector, load_vector
+from hflray.models import init_vector, load_vector
 from hflray.models.problem import Problem
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table
+from tests.models.samples import build_model
 from tests.training.test_local import make_data
 
 PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations of the forward pass and all gradients except the images'

@@ -22,6 +22,7 @@ from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel,
 from hflray.training.machine import quiet_heap
 from tests.benchmarks._report import Table
 from tests.benchmarks.training import BATCH, PROBLEMS
+from tests.models.samples import random_samples
 
 # Parts of the names of the operations in each column, of which the first that fits is taken.
 PARTS = {
@@ -43,7 +44,7 @@ def sample_kernel(name: KernelName, problem: Problem, batch_size: int, precision
     module = build(problem)
     kernel = build_kernel(name, module, problem, 0.01, precision)
     kernel.load(init_vector(module, rng) if is_papers(problem) else to_vector(module))
-    inputs, targets = problem.random_samples(4 * batch_size, rng)
+    inputs, targets = random_samples(problem, 4 * batch_size, rng)
     kernel.hold(torch.from_numpy(inputs), torch.from_numpy(targets))
     kernel.step(np.arange(batch_size))
     return kernel

@@ -34,12 +34,13 @@ import torch
 from numpy.typing import NDArray
 
 from hflray.config import TrainingConfig
-from hflray.models import build_model, init_vector, initial_vector
+from hflray.models import init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.private import cache_folder
 from hflray.training.kernels import settled
 from hflray.training.machine import available_cpus
 from tests.benchmarks._report import Processes, Table, conditions
+from tests.models.samples import build_model
 
 # What each network learns, and the mean and deviation of its images.
 PROBLEMS = {

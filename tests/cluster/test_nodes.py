@@ -14,9 +14,10 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.models import build_model, init_vector
+from hflray.models import init_vector
 from hflray.seeding import stream
 from tests.conftest import own_module, small_config
+from tests.models.samples import build_model
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 

@@ -149,14 +149,12 @@ def test_defaults_are_table_i() -> None:
 
 
 def test_units_are_converted_once() -> None:
-    fleet = FleetConfig(edge_bandwidth_mhz=(0.5, 3), max_cpu_ghz=1.5, power_dbm=(0, 30))  # type: ignore[arg-type]
+    fleet = FleetConfig()
     assert dbm_to_w(30.0) == pytest.approx(1.0)
     assert dbm_to_w(23.0) == pytest.approx(0.1995262, rel=1e-6)
-    assert fleet.power_w_range == pytest.approx((1e-3, 1.0))
     assert fleet.edge_power_w == pytest.approx(0.1995262, rel=1e-6)
     assert fleet.noise_w_per_hz == pytest.approx(3.981072e-21, rel=1e-6)
-    assert (fleet.edge_bandwidth_hz_range, fleet.cloud_bandwidth_hz) == ((0.5e6, 3e6), 1e7)
-    assert (fleet.max_cpu_hz_range, fleet.area_m) == ((1.5e9, 1.5e9), 1000.0)
+    assert (fleet.cloud_bandwidth_hz, fleet.area_m) == (1e7, 1000.0)
     assert CostConfig(model_kb=448).model_bits == 448 * 1024 * 8
     assert CostConfig().model_bits is None
 

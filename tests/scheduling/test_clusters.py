@@ -18,13 +18,14 @@ from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import adjusted_rand_index
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.models import build_model, size_bits
+from hflray.models import BITS_PER_PARAMETER, num_parameters
 from hflray.physics.computing import Dvfs
 from hflray.report.exports import content_of, files_of
 from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler, cluster_devices, clustering_cost
 from hflray.scheduling.clustering import _coordinates
 from hflray.seeding import stream
 from tests.conftest import refusal
+from tests.models.samples import build_model
 
 
 def vkc(labels, h):
@@ -376,7 +377,7 @@ def test_the_bills_of_table_2_are_those_of_our_runs(name, image, samples):
     runs = content_of(files_of(EXPORT))["runs"]
     measured, bills = {}, {}
     for scheduler, model, shape in (("ikc", "mini", (1, 10, 10)), ("vkc", "hfl", image)):
-        bits = size_bits(build_model(model, shape, 10))
+        bits = BITS_PER_PARAMETER * num_parameters(build_model(model, shape, 10))
         config = FleetConfig(samples=samples)
         costs = [
             clustering_cost(sample_fleet(config, stream(seed, "fleet")), bits, 5, 1.0, allocate_round)

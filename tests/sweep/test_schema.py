@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
+from docs._ext.schema import sweep_schema, text
 from hflray.config import ExperimentConfig, flatten, parse_yaml, to_yaml
 from hflray.errors import ConfigError
 from hflray.support.shipped import sweep_files
 from hflray.sweep import expand, load_sweep
-from hflray.sweep.schema import sweep_schema, text
 from tests.conftest import cases, refusals
 
 ROOT = Path(__file__).parents[2]

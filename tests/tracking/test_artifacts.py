@@ -18,7 +18,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, DamagedError, DataError
 from hflray.experiment import Experiment
-from hflray.models import build_model, init_vector, load_vector
+from hflray.models import init_vector, load_vector
 from hflray.models.problem import Problem
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
@@ -27,6 +27,7 @@ from hflray.timeline import Timeline
 from hflray.tracking import FinalModel, Journal, Run, Tracker, default_uri, sync
 from hflray.tracking.artifacts import Artifacts, timeline_of, write_timeline
 from tests.conftest import small_config
+from tests.models.samples import build_model
 
 
 def ended(folder: Path, config: ExperimentConfig, place: Path | None = None, error: str | None = None) -> np.ndarray:

@@ -27,7 +27,7 @@ from sqlalchemy.engine import make_url
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
-from hflray.models import build_model, init_vector, initial_vector, load_vector
+from hflray.models import init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import checkpoint
 from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
@@ -35,6 +35,7 @@ from hflray.tracking import mlflow as module
 from tests.conftest import cases, small_config
 from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
+from tests.models.samples import build_model
 from tests.servers import mlflow_server
 from tests.tracking.diary import until
 

@@ -18,12 +18,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import HflrayError
-from hflray.models import build_model, init_vector
+from hflray.models import init_vector
 from hflray.seeding import stream
 from hflray.training import batched
 from hflray.training.batched import Group, rounded_up
 from hflray.training.local import DeviceHost
 from tests.conftest import says
+from tests.models.samples import build_model
 from tests.training.rounds import exact_sums, serial_rounds, sums, task_of
 from tests.training.test_local import SHAPE, make_data, make_job
 

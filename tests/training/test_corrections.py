@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hflray.errors import HflrayError
-from hflray.models import build_model, init_vector
+from hflray.models import init_vector
 from hflray.registry import register
 from hflray.seeding import stream
 from hflray.support.native import compiler
@@ -18,6 +18,7 @@ from hflray.training.method import Method, Spec
 from hflray.training.rules import LocalRule
 from hflray.training.rules.base import of_correction
 from hflray.training.rules.fedprox import FedProx
+from tests.models.samples import build_model
 from tests.training.rounds import Rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 

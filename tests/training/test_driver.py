@@ -11,7 +11,7 @@ import pytest
 from hflray import metrics
 from hflray.compression import Whole
 from hflray.errors import DivergedError
-from hflray.models import build_model, init_vector
+from hflray.models import init_vector
 from hflray.seeding import stream
 from hflray.support.native import compiler
 from hflray.training.exchange import Version, delivered
@@ -21,6 +21,7 @@ from hflray.training.privacy import Mechanism
 from hflray.training.rules.base import RESIDUAL
 from hflray.training.state import TrainingState
 from hflray.world.faults import Faulty
+from tests.models.samples import build_model
 from tests.training.rounds import Rounds, actors, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 

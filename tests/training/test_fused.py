@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from hflray.errors import HflrayError
-from hflray.models import build, build_model, init_vector, load_vector, to_vector
+from hflray.models import build, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import native as support
 from hflray.training.fused import FusedKernel, fused_library
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable
 from tests.conftest import own_module
+from tests.models.samples import build_model
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (2, 18, 19), (1, 16, 16)]
 # Instruction sets without AVX, with vectors of 8 numbers, and with vectors of 16.

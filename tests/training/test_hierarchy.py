@@ -15,12 +15,13 @@ from hflray import registry
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.cost import Schedule
 from hflray.errors import ConfigError, DivergedError, WorkerLostError
-from hflray.models import HflCnn, build_model, init_vector, initial_vector
+from hflray.models import HflCnn, init_vector, initial_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training.local import DeviceHost
 from hflray.training.program import program_of
 from hflray.training.state import RoundTask
+from tests.models.samples import build_model
 from tests.training.rounds import Rounds, actor_rounds, actors, serial_rounds, sums
 from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
 

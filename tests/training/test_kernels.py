@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hflray.models import build_model, init_vector, load_vector, to_vector
+from hflray.models import init_vector, load_vector, to_vector
 from hflray.models.problem import Problem
 from hflray.support.native import compiler
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel
+from tests.models.samples import build_model
 
 KERNELS = ["eager", "channels_last", "fused"]
 SHAPES = [

@@ -16,6 +16,7 @@ from hflray.support.native import compiler
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable
 from hflray.training.layers import replace_layers, replaceable
+from tests.models.samples import random_samples
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 
@@ -142,7 +143,7 @@ def test_numbers_that_are_not_finite_stay_visible(number: float) -> None:
 def test_the_kernel_makes_the_steps_of_the_plain_one(problem, plain, precision, tolerance) -> None:
     rng = np.random.default_rng(0)
     start = to_vector(build(problem))
-    x, y = map(torch.from_numpy, problem.random_samples(48, rng))
+    x, y = map(torch.from_numpy, random_samples(problem, 48, rng))
     batches = [rng.permutation(48)[:size] for size in (16, 16, 5, 1)]
     ends, scores = {}, {}
     for name, each in ((plain, "float32"), ("layers", precision)):

@@ -11,7 +11,7 @@ import torch
 
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import ConfigError, DivergedError, HflrayError
-from hflray.models import build, build_model, init_vector, initial_vector, load_vector, num_parameters, to_vector
+from hflray.models import build, init_vector, initial_vector, load_vector, num_parameters, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.registry import register
 from hflray.seeding import stream
@@ -19,6 +19,7 @@ from hflray.support import references
 from hflray.support.native import compiler
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, batches_of
 from hflray.training.local import DeviceHost
+from tests.models.samples import build_model
 from tests.training.rounds import sums
 
 SHAPE = (1, 16, 16)
