@@ -151,8 +151,7 @@ def is_pinned(options: object) -> bool:
 
 def is_at_hand(options: object) -> bool:
     """Return whether this process holds all files among the options, whose names are pinned."""
-    named = [name for name in _named(options) if name]
-    return len(pinned.inputs_of(named)) == len(set(named))
+    return all(pinned.inputs_of([name]) for name in _named(options) if name)
 
 
 def _named(options: object) -> list[Any]:

@@ -85,11 +85,14 @@ class FleetConfig(Section):
         from hflray.config.fleet_table import fleet_table, is_at_hand, is_pinned, pinned_options
 
         sizes = ("num_devices", "num_edges", "area_km")
-        if is_pinned(tree["options"]) and all(name in tree for name in sizes) and not is_at_hand(tree["options"]):
-            return tree  # hflray has written it, and the files are elsewhere
+        is_written = is_pinned(tree["options"]) and all(name in tree for name in sizes)  # by hflray, or so it looks
+        if is_written and not is_at_hand(tree["options"]):
+            return tree
         tree = tree | {"options": pinned_options(tree["options"])}
         table = fleet_table(tree["options"])
         of_files: dict[str, float | None] = {"num_devices": table.num_devices, "num_edges": table.num_edges}
+        if is_written and tree["num_devices"] in range(table.num_devices or 0):  # without devices that own no samples
+            of_files["num_devices"] = None
         if table.area_m is not None and (table.is_area_exact or tree.get("area_km") is None):
             of_files["area_km"] = table.area_m / 1e3
         for name, value in of_files.items():

@@ -172,11 +172,11 @@ class PrivacyConfig(Section):
     delta: float = Field(1e-5, gt=0, lt=1, description="δ for which ε is computed")
 
 
-# Settings that may change between two rounds of a run. PBT changes them when a trial adopts another's checkpoint.
 # The settings by whose values of now a decay of the learning rate counts the rounds that have passed.
 COUNTED: dict[str, tuple[str, ...]] = {
     "round": (),
     "iteration": ("training.edge_iterations",),
     "step": ("training.batch_size", "training.local_iterations", "training.edge_iterations"),
 }
+# Settings that may change between two rounds of a run. PBT changes them when a trial adopts another's checkpoint.
 MUTABLE = ("training.learning_rate", "training.batch_size", "training.local_iterations", "training.edge_iterations")

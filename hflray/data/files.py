@@ -148,7 +148,8 @@ def _target(
         return _filled(table, column), None, "regression", note
     if numbers is not None:  # 1 and 1.0 are one class
         spelt: dict[float, str] = {}
-        texts = [spelt.setdefault(number, text) for number, text in zip(numbers.tolist(), texts, strict=True)]
+        texts = [spelt.setdefault(number, text) if abs(number) < 2**53 else text
+                 for number, text in zip(numbers.tolist(), texts, strict=True)]  # fmt: skip
     different_texts = sorted(set(texts), key=_by_number)
     if len(different_texts) == 1:
         raise DataError(

@@ -217,6 +217,7 @@ class RoundRecord:
         """Return download, computing and upload of each scheduled device in an edge iteration as it happened, (H,), s.
 
         See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known, and the mean of several turns.
+        Devices that asynchronous edges scheduled in an earlier round, and that are done in this one, are in `timeline`.
         """
         happened = self.timeline
         if happened.updates is None:

@@ -25,7 +25,7 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
-from hflray.report.runs import RunRecord, SweepRecord, has_reached, with_lengths
+from hflray.report.runs import LENGTHS, RunRecord, SweepRecord, has_reached, identifies, is_one_of, with_lengths
 from hflray.support.pairs import LEVEL, Pairs, family_p
 from hflray.support.terminal.tables import TextTable
 
@@ -86,7 +86,8 @@ def _sortable(value: object) -> tuple[float, str]:
 
 
 def _but_the_assigner(run: RunRecord) -> Assigner:
-    return tuple(item for item in run.identity if not item[0].startswith(ASSIGNER))
+    settings = (item for item in run.settings.items() if identifies(item[0]) or is_one_of(item[0], LENGTHS))
+    return tuple((key, repr(value)) for key, value in settings if not key.startswith(ASSIGNER))
 
 
 def _assigns(run: RunRecord) -> bool:

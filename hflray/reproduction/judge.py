@@ -529,4 +529,5 @@ def _until(run: RunRecord, target: float) -> RunRecord:
     cut = rounds[rounds["round"] <= last]
     values |= {name: float(cut[total].iloc[-1]) for name, total in ends.items() if total in cut}
     tables = RunTables(cut, run.devices)
-    return replace(run, config=config, history=replace(history, tables=tables, values=values, status="FINISHED"))
+    history = replace(history, tables=tables, values=values, status="FINISHED", stopped=None)
+    return replace(run, config=config, history=history)

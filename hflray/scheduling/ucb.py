@@ -78,10 +78,14 @@ class UCB(Scheduler):
         return np.sort(highest(scores, candidates, self.num_scheduled, context.rng))
 
     def observe(self, record: Any) -> None:
-        """Add the delays of the round as they happened; a device of which none is known is not credited."""
-        delay_s = record.device_delay_s()
-        has_delay = np.isfinite(delay_s)
-        devices, delay_s = record.devices[has_delay], delay_s[has_delay]
+        """Add the delays of the round as they happened, of several turns of a device the mean.
+
+        A device of which none is known is not credited. What asynchronous edges scheduled before may end in this round.
+        """
+        happened = record.timeline
+        known = np.isfinite(happened.device_delay_s)
+        devices, place = np.unique(happened.devices[known], return_inverse=True)
+        delay_s = np.bincount(place, happened.device_delay_s[known]) / np.bincount(place)
         self.times[devices] += 1
         self.total_delay_s[devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))

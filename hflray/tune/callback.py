@@ -173,10 +173,10 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         self._open(sweep_trial, outcome)
         if result.get("note"):
             self._progress.line(f"{name}: {result['note']}")
+        outcome.by_itself = bool(result.get("last"))
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         outcome.add(index, values)
-        outcome.by_itself = bool(result.get("last"))
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
             Fleets(self._folder.place).copy(sweep_trial.config, Fleets(str(self._folder.path)))

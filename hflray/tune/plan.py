@@ -314,7 +314,8 @@ def write_plan(file: SweepFile, tried: Sequence[Tried], folder: Path) -> list[Pa
     beside = {source.name: source.text.encode() for source in references.sources_of(texts) if source.is_file}
     for file_named in pinned.inputs_of(name for _, name in inputs_in(content)):
         if file_named.content is None:
-            text = text.replace(f"{file_named.name}@", f"{file_named.path}@")
+            pin = f"@sha256:{file_named.sha256}"
+            text = text.replace(file_named.name + pin, file_named.path + pin)
         else:
             beside[file_named.name] = file_named.content
     for name, bytes_of in beside.items():

@@ -139,6 +139,8 @@ class Switches(OfTrace):
     def advance(self, clock_s: float) -> None:
         """Take the lines until `clock_s`."""
         lap, at_s = (0.0, clock_s) if self._repeat_s is None else divmod(clock_s, self._repeat_s)
+        if self._repeat_s is not None and clock_s >= (lap + 1) * self._repeat_s:  # as 3 * 0.7 by 0.7 in binary numbers
+            lap, at_s = lap + 1, 0.0
         if lap > self._lap:
             self._lap, self._position = int(lap), 0
             self.up[:] = True
@@ -148,14 +150,10 @@ class Switches(OfTrace):
         self._position = last
 
     def next_off_s(self, clock_s: float) -> FloatArray:
-        """Return when each member is next turned off, after `clock_s`, (count,), s; infinity for never."""
+        """Return when each member is next turned off, (count,), s; infinity for never. No trace of edges repeats."""
         off_s = np.full(len(self.up), math.inf)
-        for lap, start in ((self._lap, self._position), (self._lap + 1, 0)):
-            if lap and self._repeat_s is None:
-                break
-            chosen = start + np.flatnonzero(~self._values[start:])
-            times_s = self._time_s[chosen] + lap * (self._repeat_s or 0.0)
-            np.minimum.at(off_s, self._member[chosen], times_s)
+        chosen = self._position + np.flatnonzero(~self._values[self._position :])
+        np.minimum.at(off_s, self._member[chosen], self._time_s[chosen])
         return off_s
 
     def ends_off(self) -> BoolArray:

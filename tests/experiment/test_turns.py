@@ -14,6 +14,7 @@ from hflray.cost import round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
+from hflray.scheduling.ucb import UCB
 from hflray.training.local import DeviceHost
 from hflray.training.rules import LocalRule
 from hflray.world import World
@@ -210,11 +211,16 @@ def test_schedulers_that_look_back_see_each_turn(way: tuple[str, ...], scheduler
 @pytest.mark.parametrize("clocks", [(*CLOUDS["fedbuff"], *EDGES), EDGES, CLOUDS["fedbuff"]])
 def test_a_turn_tells_of_each_device_once(clocks: tuple[str, ...]) -> None:
     """What schedulers learn of a device's turn is credited in one round, although passes outlast turns."""
-    records = run(*clocks, "world.compute_jitter.sigma=0.8", "max_rounds=10")
+    settings = (*clocks, "world.compute_jitter.sigma=0.8", "max_rounds=10", "scheduling.name=ucb")
+    with Experiment(config(*settings), cpus=2) as experiment:
+        records = list(experiment)
     tables = [record.timeline for record in records]
     told = [(each.edges[at], each.turn[at], each.devices[at])
             for each in tables for at in np.flatnonzero(np.isfinite(each.device_delay_s))]  # fmt: skip
     assert len(set(told)) == len(told) > 30
+    learnt = [len(set(each.devices[np.isfinite(each.device_delay_s)])) for each in tables]
+    assert isinstance(experiment.scheduler, UCB)
+    assert experiment.scheduler.times.sum() == sum(learnt)
 
 
 @pytest.mark.parametrize(

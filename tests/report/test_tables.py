@@ -177,3 +177,4 @@ def test_a_row_with_a_run_that_was_stopped_early_is_marked() -> None:
     one = replace(one, history=replace(one.history, stopped="asha after round 3"))
     (row,) = summary(fabricated("s", [one, other])).records
     assert row["rounds"] == "3 ⊣"
+    assert "⊣" not in TextTable.of([row]).latex()

@@ -30,7 +30,7 @@ _PIECES = re.compile(r"[^\s\-/,;]*[\s\-/,;]+|[^\s\-/,;]+")
 _LATEX = str.maketrans({
     **{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": r"\textbackslash ", "~": r"\textasciitilde ",
     "^": r"\textasciicircum ", "±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--",
-    "…": r"\dots{}", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": "$<$", ">": "$>$",
+    "…": r"\dots{}", "⊣": r"$\dashv$", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$", "<": "$<$", ">": "$>$",
     "[": "{[}", "*": "{*}",  # after the end of a row they would be its options
 })  # fmt: skip
 
