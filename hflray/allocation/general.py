@@ -184,7 +184,8 @@ def _name(names: tuple[str, ...] | None, index: int) -> str:
 def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> BoolArray:
     """Return which devices of a schedule stay, (H,), so that all of them can meet the limits.
 
-    The one that needs most of its limits leaves its edge first, and with it all that could not meet them alone.
+    The one that needs most of its limits leaves its edge first, and with it all that could not meet them alone. Of
+    equal needs the one with the longest download alone leaves, and of equal ones the last.
     """
     stays = np.ones(len(devices), dtype=bool)
     while stays.any():
@@ -194,13 +195,24 @@ def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntAr
         if not failing.any():
             break
         part = np.where(failing, _needs(problem)[2], -1.0)
-        largest = np.full(problem.count, -1.0)
-        np.maximum.at(largest, problem.node, part)
-        leaves = failing & (part == largest[problem.node])
+        there, at = devices[rows][order], edges[rows][order]
+        alone_s = downloads(fleet, work, there, at, np.arange(len(rows)))[0]
+        by_need = np.lexsort((np.zeros(len(rows)) if alone_s is None else alone_s, part, problem.node))
+        last = by_need[np.flatnonzero(np.diff(problem.node[by_need], append=-1))]
+        leaves = np.zeros(len(rows), dtype=bool)
+        leaves[last] = failing[last]
         if isinstance(fleet.download, NoDownload):  # without others a device has a shorter download
             leaves |= part > 1.0 + SLACK
         stays[rows[order[leaves]]] = False
     return stays
+
+
+def beyond_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> BoolArray:
+    """Return which devices cannot meet the limits alone at any of some edges, (C,)."""
+    entries = np.arange(len(devices) * len(edges))
+    pairs = np.repeat(devices, len(edges)), np.tile(edges, len(devices))
+    part = _needs(problems(fleet, work, *pairs, entries, len(entries))[0])[2]
+    return np.asarray(part.reshape(len(devices), len(edges)).min(axis=1, initial=np.inf) > 1.0 + SLACK)
 
 
 def _equal_shares(problem: exact.EdgeProblems) -> FloatArray:

@@ -6,8 +6,9 @@ the devices of its edge change.
 
 With a deadline for all edges, a move is estimated by the prices of the edges' delays, whose sum is λ (weak duality). It
 is made if the exact solution confirms it, the most promising ones first. An edge that cannot meet a limit, or that has
-fewer blocks than devices, costs `PENALTY_J` a device, so that a search leaves it first. Blocks are priced as if they
-could be split, which is a lower bound of what the allocation then finds.
+fewer blocks than devices, costs `PENALTY_J` a device, so that a search leaves it first. With
+``allocation.limits.drop``, a device that meets the limits at no edge costs nothing anywhere, because it will be left
+out. Blocks are priced as if they could be split, which is a lower bound of what the allocation then finds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from hflray.allocation.exact import solve, solve_together
-from hflray.allocation.general import problems
+from hflray.allocation.general import beyond_limits, problems
 from hflray.assignment.search import GAIN, Search
 from hflray.assignment.state import NOBODY, NOWHERE
 from hflray.cost import Workload, hops
@@ -59,6 +60,9 @@ class GeneralSearch(Search):
         self._usable = np.ones(fleet.num_edges, dtype=bool) if usable is None else usable
         self._hop_s, self._hop_j = hops(fleet.with_edges_up(self._usable), work)
         self._weight = np.full(fleet.num_edges, work.delay_weight)
+        self._counts = np.ones(len(devices), dtype=bool)  # whether an edge's set of devices depends on the device, (C,)
+        if work.limits.drop:
+            self._counts = ~beyond_limits(fleet, work, devices, np.flatnonzero(self._usable))
 
     # ---- costs of sets of devices
 
@@ -67,7 +71,7 @@ class GeneralSearch(Search):
 
         `NOBODY` fills the rows of smaller sets.
         """
-        is_in = members != NOBODY
+        is_in = (members != NOBODY) & self._counts[members]
         row, _ = np.nonzero(is_in)
         devices = self._devices[members[is_in]]
         sets, received_j = problems(self._fleet, self._work, devices, edge[row], row, len(edge))
@@ -119,7 +123,7 @@ class GeneralSearch(Search):
     def _together(self, assignment: IntArray) -> tuple[float, FloatArray]:
         """Return the objective, J, under one deadline, and the price of each edge's delay, (M,), J/s."""
         order = np.argsort(assignment, kind="stable")
-        order = order[assignment[order] != NOWHERE]
+        order = order[(assignment[order] != NOWHERE) & self._counts[order]]
         edge = assignment[order]
         problem, received_j = problems(self._fleet, self._work, self._devices[order], edge, edge, len(self._hop_s))
         weight, q = self._work.delay_weight, self._work.edge_iterations

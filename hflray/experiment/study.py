@@ -25,6 +25,8 @@ from hflray.fleet import Fleet, given_fleet, sample_fleet
 from hflray.physics.own import is_built_in
 from hflray.seeding import stream
 from hflray.support.arrays import IntArray
+from hflray.support.references import spoken
+from hflray.training.method import Spec
 
 MODEL_KB = 448.0  # z if the configuration has none: Table I, Fashion-MNIST
 # z in KB and the range of D_n by data set, from Table I.
@@ -89,6 +91,22 @@ class FleetRecord:
             metrics.WALL_ASSIGN_S: self.latency_s,
         }
         return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def refuse_other_uploads(config: ExperimentConfig, place: str) -> None:
+    """Raise ConfigError if devices or edges send anything but a whole model, which `place` does not bill."""
+    rule, compression, shares = config.training.rule, config.compression, config.cost.secure_aggregation.shares
+    for sends_more, setting, got, accepted in (
+        (compression.device.name != "none", "compression.device.name", compression.device.name, "none"),
+        (compression.edge.name != "none", "compression.edge.name", compression.edge.name, "none"),
+        (shares is not None, "cost.secure_aggregation.shares", str(shares), "null"),
+        (any(Spec.of("local_rule", rule).build().vectors), "training.rule.name", rule.name, "a rule without vectors"),
+    ):
+        if sends_more:
+            raise ConfigError(
+                f"{setting}: got {spoken(got)} for {place}, whose fleets send whole models and nothing else; accepted: "
+                f"{accepted}; leave it out"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,11 +32,10 @@ from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, refuse_unp
 from hflray.config.system import AccessConfig, ComputeConfig, DownloadConfig
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
-from hflray.experiment.study import MODEL_KB, sized_by_data
+from hflray.experiment.study import MODEL_KB, refuse_other_uploads, sized_by_data
 from hflray.fleet import Fleet, given_fleet, sample_fleet
 from hflray.seeding import stream
 from hflray.support.references import spoken
-from hflray.training.method import Spec
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
@@ -63,18 +62,7 @@ def refuse_other_systems(config: ExperimentConfig) -> None:
             f"tree: got {config.tree.label} for the training of a policy, whose fleets have the cloud alone above "
             "their edges; accepted: no tree; leave it out"
         )
-    rule, compression, shares = config.training.rule, config.compression, cost.secure_aggregation.shares
-    for sends_more, setting, got, accepted in (
-        (compression.device.name != "none", "compression.device.name", compression.device.name, "none"),
-        (compression.edge.name != "none", "compression.edge.name", compression.edge.name, "none"),
-        (shares is not None, "cost.secure_aggregation.shares", str(shares), "null"),
-        (any(Spec.of("local_rule", rule).build().vectors), "training.rule.name", rule.name, "a rule without vectors"),
-    ):
-        if sends_more:
-            raise ConfigError(
-                f"{setting}: got {spoken(got)} for the training of a policy, whose fleets send whole models and "
-                f"nothing else; accepted: {accepted}; leave it out"
-            )
+    refuse_other_uploads(config, "the training of a policy")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from hflray.allocation import Coupling, is_general
+from hflray.allocation.general import beyond_limits
 from hflray.assignment.choice import search_choice
 from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.objective import round_problem
@@ -67,14 +68,18 @@ class JointCost(QuotaScheduler):
         delay_s, energy_j = nominal_iteration(context, self.num_scheduled)
         # What a device adds to the objective is estimated by its joules and its share of an edge's seconds.
         score = energy_j + context.work.delay_weight * delay_s * context.fleet.num_edges / self.num_scheduled
-        wait = np.where(context.available, context.round - 1 - context.last_round, -1)
+        available = context.available
+        if context.work.limits.drop:  # a device that meets the limits nowhere would be due in each round
+            edges = np.flatnonzero(context.edges_up)
+            available = available & ~beyond_limits(context.fleet, context.work, np.arange(self.num_devices), edges)
+        wait = np.where(available, context.round - 1 - context.last_round, -1)
         chosen, stays, candidates = (np.zeros(self.num_devices, dtype=bool) for _ in range(3))
         group = np.empty(self.num_devices, dtype=np.intp)
-        quotas = self._available_quotas(context.available)
+        quotas = self._available_quotas(available)
         for k, (members, quota) in enumerate(zip(self.clusters, quotas, strict=True)):
             group[members] = k
             limit = max(1, MOST * quota // max(1, quotas.sum()))
-            must, may = self._split(members[context.available[members]], int(quota), wait, score)
+            must, may = self._split(members[available[members]], int(quota), wait, score)
             chosen[must] = stays[must] = chosen[may[: quota - len(must)]] = True
             candidates[must] = candidates[may[:limit]] = True
         self.advance()
@@ -89,7 +94,7 @@ class JointCost(QuotaScheduler):
             search.run(start)
             edge = search.assignment
         else:
-            problem, _ = round_problem(context.fleet, context.work, devices)
+            problem, _ = round_problem(context.fleet.with_edges_up(up), context.work, devices)
             edge, _ = search_choice(problem, group[devices], stays[devices], start, up, self.coupling)
         scheduled = edge != NOWHERE
         return devices[scheduled], edge[scheduled]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hflray.allocation import allocate_round, kept_by_limits
-from hflray.allocation.general import allocate
+from hflray.allocation import allocate_round, exact, kept_by_limits
+from hflray.allocation.general import allocate, edges_of
 from hflray.assignment import build_assigner
 from hflray.config import CostConfig, FleetConfig
 from hflray.config.decisions import LimitsConfig
@@ -76,6 +76,32 @@ def test_the_devices_that_stay_can_meet_the_limits() -> None:
             chosen = DEVICES[kept], EDGES[kept]
             bill = round_cost(fleet, work, *chosen, allocate_round(fleet, work, *chosen))
             assert (5 * bill.iteration_delay_s).max() <= seconds * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 15.0, 20.0, 25.0])
+def test_of_equal_devices_as_many_stay_as_the_limits_allow(seconds: float) -> None:
+    one = drawn().take(np.zeros(10, dtype=int))
+    ones, edges = np.ones(10), np.zeros(10, dtype=int)
+    fleet = replace(one, gain=np.full((10, 3), 1e-11), samples=np.full(10, 500), cycles_per_sample=5e4 * ones,
+                    power_w=0.1 * ones)  # fmt: skip
+    work = limited(device_delay_s=seconds, drop=True)
+    most = [count for count in range(1, 11) if _is_feasible(fleet, work, count)]
+    assert 1 < max(most) < 10
+    assert kept_by_limits(fleet, work, DEVICES, edges).sum() == max(most)
+
+
+def _is_feasible(fleet: Fleet, work: Workload, count: int) -> bool:
+    problem, _ = edges_of(fleet, work, np.arange(count), np.zeros(count, dtype=int))
+    return bool(exact.solve(problem).feasible[0])
+
+
+def test_a_download_that_is_too_long_for_one_device_does_not_empty_its_edge() -> None:
+    fleet = drawn({"download": {"name": "broadcast"}})
+    gain = fleet.gain.copy()
+    gain[0] *= 1e-7
+    fleet, work = replace(fleet, gain=gain), limited(device_delay_s=600.0, device_energy_j=1e6, drop=True)
+    kept = kept_by_limits(fleet, work, np.arange(4), np.zeros(4, dtype=int))
+    assert kept.tolist() == [False, True, True, True]
 
 
 def test_an_edge_needs_a_block_for_each_device() -> None:

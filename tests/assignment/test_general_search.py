@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hflray import FleetConfig, Workload, allocate_round, build_assigner, round_cost, sample_fleet
+from hflray.allocation import kept_by_limits
 from hflray.assignment.general_search import GeneralSearch
 from hflray.assignment.hfel import HFEL
 from hflray.assignment.local_search import LocalSearch
@@ -134,3 +135,20 @@ def test_assigners_search_on_the_physics_of_the_fleet(name):
             )
             is None
         )
+
+
+@pytest.mark.parametrize("assigner", [LocalSearch(), HFEL(60, 120)])
+def test_a_device_that_will_be_left_out_does_not_move_the_others(assigner):
+    fleet = fleet_of(11)
+    gain = fleet.gain.copy()
+    gain[0] *= 1e-7
+    fleet, work = replace(fleet, gain=gain), replace(WORK, limits=LimitsConfig(device_delay_s=120.0, drop=True))
+
+    def cost(devices):
+        edges = assigner.assign(fleet, work, devices, np.random.default_rng(0))
+        kept = kept_by_limits(fleet, work, devices, edges)
+        return objective(fleet, work, devices[kept], edges[kept]), devices[~kept].tolist()
+
+    (whole, left_out), (without, nobody) = cost(np.arange(12)), cost(np.arange(1, 12))
+    assert (left_out, nobody) == ([0], [])
+    assert whole < 1.15 * without

@@ -8,6 +8,7 @@ from hflray.assignment import bounds
 from hflray.config import ExperimentConfig, load_config, to_yaml
 from hflray.errors import ConfigError
 from hflray.experiment.study import run_study, sized_by_data
+from hflray.sweep.tasks import find_task
 from tests.conftest import cases
 
 
@@ -73,3 +74,13 @@ def test_a_study_on_one_deployment_redraws_devices_only(monkeypatch) -> None:
     list(run_study(config("assignment.name=random", "fleet.deployment_seed=4")))
     assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in fleets}) == 1
     assert len({fleet.position_m.tobytes() for fleet in fleets}) == len(fleets) == 4
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["compression.device.name=qsgd", "compression.edge.name=sign", "training.rule.name=scaffold",
+     "cost.secure_aggregation.shares=3", "allocation.limits={device_delay_s: 90, drop: true}"],
+)  # fmt: skip
+def test_what_a_study_does_not_bill_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting.partition('={')[0].partition('=')[0]}.*the task assignment"):
+        find_task("assignment").check(config(setting))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hflray import metrics
 from hflray.allocation import Coupling, allocate_round
 from hflray.assignment import build_assigner
+from hflray.config.decisions import LimitsConfig
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
@@ -173,3 +175,29 @@ def test_an_exported_run_chose_what_its_options_say(wait: int | None) -> None:
     for plan, row in zip(replayed(run, run.devices["cluster"].to_numpy()), run.rounds.itertuples(), strict=True):
         assert (plan.schedule.devices.tolist(), plan.schedule.edges.tolist()) == (list(row.devices), list(row.edges))
         assert plan.cost.objective == pytest.approx(run.rounds[metrics.ROUND_OBJECTIVE][row.Index], rel=1e-9)
+
+
+def test_beside_an_edge_that_is_down_gossip_is_priced_among_the_others() -> None:
+    """With the hops to the neighbours that are down, ten of these forty fleets get other devices or edges."""
+    config = small_config("fleet.num_devices=8", "scheduling.num_scheduled=4", "fleet.num_edges=4",
+                          "tree.gossip.graph=complete", "scheduling.num_clusters=2")  # fmt: skip
+    up, work = np.array([True, True, False, True]), Workload(model_bits=3.7e6, delay_weight=10.0)
+    for seed in (0, 19, 39):
+        fleet = sample_fleet(config.fleet, np.random.default_rng(seed)).with_tree(config.tree, config.fleet, seed)
+        chosen = []
+        for seen in (fleet, fleet.with_edges_up(up)):
+            context = replace(toy.context(seen), edges_up=up, work=work)
+            chosen.append([part.tolist() for part in choose_devices_and_edges(joint(), context)])
+        assert chosen[0] == chosen[1]
+
+
+def test_a_device_that_meets_the_limits_nowhere_is_no_candidate() -> None:
+    gain = np.array(GAIN)
+    gain[1] *= 1e-7
+    work = replace(WORK, limits=LimitsConfig(device_delay_s=600.0, drop=True))
+    scheduler = joint(4, max_wait=0)
+    for index in range(1, 5):
+        context = replace(toy.context(toy.fleet(gain), index), work=work)
+        devices, edges = choose_devices_and_edges(scheduler, context)
+        assert 1 not in devices.tolist()
+        assert len(edges) == 4

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
 from hflray.support.contract import is_ours
 from hflray.support.references import short
 from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, TrialProgress
@@ -28,10 +29,20 @@ class AssignmentTask(Task):
     )  # fmt: skip
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
-        """Build the assigner, which reads its policy file if it has one; try one of the user's own on a fleet."""
-        from hflray.assignment import configured_assigner
-        from hflray.experiment.study import Instance
+        """Build the assigner, which reads its policy file if it has one; try one of the user's own on a fleet.
 
+        Raises:
+            ConfigError: the assigner, or a setting that changes each bill of an experiment and none of the study.
+        """
+        from hflray.assignment import configured_assigner
+        from hflray.experiment.study import Instance, refuse_other_uploads
+
+        refuse_other_uploads(config, "the task assignment")
+        if config.allocation.limits.drop:
+            raise ConfigError(
+                "allocation.limits.drop: got true for the task assignment, which bills all devices of a fleet; "
+                "accepted: false; leave it out"
+            )
         assigner = configured_assigner(config)
         if not is_ours(assigner):
             Instance.of(config, 0).assigned(assigner, config.seed)
