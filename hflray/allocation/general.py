@@ -195,15 +195,15 @@ def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntAr
         if not failing.any():
             break
         part = np.where(failing, _needs(problem)[2], -1.0)
-        there, at = devices[rows][order], edges[rows][order]
-        alone_s = downloads(fleet, work, there, at, np.arange(len(rows)))[0]
+        chosen = rows[order]
+        alone_s = downloads(fleet, work, devices[chosen], edges[chosen], np.arange(len(chosen)))[0]
         by_need = np.lexsort((np.zeros(len(rows)) if alone_s is None else alone_s, part, problem.node))
         last = by_need[np.flatnonzero(np.diff(problem.node[by_need], append=-1))]
         leaves = np.zeros(len(rows), dtype=bool)
         leaves[last] = failing[last]
         if isinstance(fleet.download, NoDownload):  # without others a device has a shorter download
             leaves |= part > 1.0 + SLACK
-        stays[rows[order[leaves]]] = False
+        stays[chosen[leaves]] = False
     return stays
 
 

@@ -180,10 +180,10 @@ def unranked(sweep: SweepRecord) -> list[str]:
     for field, contestants in fields(sweep.runs).items():
         if len(contestants) > 1 and not is_ranked(contestants):
             runs = runs_of(contestants)
-            asked = [run for run in runs if run.target is not None]
-            best = max((run.judged(run.main_metric).max() for run in asked), default=np.nan)
-            most = f" (at most {metrics.describe(asked[0].main_metric).text(best)})" if np.isfinite(best) else ""
-            has_none = not asked and all(run.config.target.value is None for run in runs)
+            with_target = [run for run in runs if run.target is not None]
+            best = max((run.judged(run.main_metric).max() for run in with_target), default=np.nan)
+            most = f" (at most {metrics.describe(with_target[0].main_metric).text(best)})" if np.isfinite(best) else ""
+            has_none = not with_target and all(run.config.target.value is None for run in runs)
             reason = "its runs have no target" if has_none else f"none of {len(runs)} runs reached its target{most}"
             sentences.append(f"{field}: not ranked, because {reason}.")
     return sentences

@@ -49,9 +49,9 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
         for column in columns:
             values = [run.last(column.name) * column.scale for run in runs]
             row[column.column] = spread(values, forms[column])
-            known = sum(map(np.isfinite, values))
-            if column.logged == "end" and 0 < known < len(runs):
-                row[column.column] += f" ({known} of {len(runs)})"
+            count = sum(map(np.isfinite, values))
+            if column.logged == "end" and 0 < count < len(runs):
+                row[column.column] += f" ({count} of {len(runs)})"
         rows.append(row)
     return TextTable.of(rows)
 

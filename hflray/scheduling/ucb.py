@@ -83,9 +83,9 @@ class UCB(Scheduler):
         A device of which none is known is not credited. What asynchronous edges scheduled before may end in this round.
         """
         happened = record.timeline
-        known = np.isfinite(happened.device_delay_s)
-        devices, place = np.unique(happened.devices[known], return_inverse=True)
-        delay_s = np.bincount(place, happened.device_delay_s[known]) / np.bincount(place)
+        has_delay = np.isfinite(happened.device_delay_s)
+        devices, place = np.unique(happened.devices[has_delay], return_inverse=True)
+        delay_s = np.bincount(place, happened.device_delay_s[has_delay]) / np.bincount(place)
         self.times[devices] += 1
         self.total_delay_s[devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
