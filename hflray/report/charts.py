@@ -90,7 +90,7 @@ def _in_order(labels: Sequence[str]) -> list[str]:
 
 
 def curves(sweep: SweepRecord) -> dict[str, Any] | None:
-    """Return the curves over the rounds: means over the seeds, with the standard deviation of several seeds.
+    """Return the curves over the rounds that all seeds have: means, with the standard deviation of several seeds.
 
     Returns:
         ``axes``, the titles of the horizontal axes that all groups have; ``first``, the number of the one that is shown
@@ -101,8 +101,8 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     members = list(sweep.groups().values())
     drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
     for row in metrics.curves(sweep.logged):
-        lines = {place: series.MeanCurve("", row, runs) for place, runs in enumerate(members)}
-        tables = {place: line.table for place, line in lines.items() if line.logged}
+        lines = {place: series.MeanCurve("", row, runs).table for place, runs in enumerate(members)}
+        tables = {place: line for place, line in lines.items() if len(line)}
         if tables:
             drawn.append((row, tables))
     if not drawn:

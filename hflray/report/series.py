@@ -67,9 +67,13 @@ class MeanCurve:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit."""
-        values = over_seeds(self.runs, self.metric.name) * self.metric.scale
-        mean, std = values["mean"], values["std"]
+        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit.
+
+        It has the rounds of all runs that have the metric, because a mean over other runs than before would jump.
+        """
+        values = over_seeds(self.runs, self.metric.name)
+        values = values[values["runs"] == sum(len(run.series(self.metric.name)) > 0 for run in self.runs)]
+        mean, std = values["mean"] * self.metric.scale, values["std"] * self.metric.scale
         return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
 
     @property
