@@ -111,14 +111,13 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     rounds = {place: _rounds(tables, len(members)) for place, tables in by_group.items() if tables}
     axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
     for key, title in X_AXES:
-        means = {
-            place: series.over_seeds(members[place], key)["mean"].reindex(steps) for place, steps in rounds.items()
-        }
-        if not any(column.isna().any() for column in means.values()):
-            row = metrics.describe(key)
+        row = metrics.describe(key)
+        lines = {place: series.MeanCurve("", row, members[place]).table["mean"] for place in rounds}
+        means = {place: lines[place].reindex(steps) for place, steps in rounds.items()}
+        if not any(column.isna().all() for column in means.values()):
             axes.append(row.axis_of(title))
             for place, column in means.items():
-                x[place].append(rounded(column * row.scale))
+                x[place].append(rounded(column))
     charts = [
         {"title": row.axis, "lines": [_line(tables.get(place), rounds.get(place)) for place in range(len(members))]}
         for row, tables in drawn

@@ -200,9 +200,13 @@ def _readings(sweep: SweepRecord) -> TextTable:
     return TextTable.of(rows)
 
 
+def has_readings(sweep: SweepRecord) -> bool:
+    """Return whether a summary has a row for each run that learns (`_readings`), and not one for each group."""
+    return sweep.shown.table == "learning" and {is_ceiling(run) for run in sweep.runs} == {True, False}
+
+
 def _learning(sweep: SweepRecord) -> TextTable:
-    ceilings = {is_ceiling(run) for run in sweep.runs}
-    return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
+    return _readings(sweep) if has_readings(sweep) else _rows(sweep, "learning", "steps")
 
 
 TABLES: dict[metrics.Table, Callable[[SweepRecord], TextTable]] = {
