@@ -112,8 +112,8 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
     for key, title in X_AXES:
         row = metrics.describe(key)
-        lines = {place: series.MeanCurve("", row, members[place]).table["mean"] for place in rounds}
-        means = {place: lines[place].reindex(steps) for place, steps in rounds.items()}
+        totals = {place: series.MeanCurve("", row, members[place]).table["mean"] for place in rounds}
+        means = {place: totals[place].reindex(steps) for place, steps in rounds.items()}
         if not any(column.isna().all() for column in means.values()):
             axes.append(row.axis_of(title))
             for place, column in means.items():

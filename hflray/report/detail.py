@@ -497,6 +497,11 @@ def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = Mappi
     return lines
 
 
+def _text(value: float, decimals: int = 3) -> str:
+    """Return a number with so many decimals, or with two digits where it is small, so that it is not zero."""
+    return f"{value:,.{decimals}f}" if value == 0 or value >= 0.1**decimals * 10 else f"{value:.2g}"
+
+
 def explain(run: RunRecord, number: int) -> Group:
     """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
     replay = Replay(run)
@@ -506,8 +511,8 @@ def explain(run: RunRecord, number: int) -> Group:
     rows: Any = detail.edges
     for row in rows.itertuples():
         edges.add_row(
-            f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
-            f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", device_names[row.straggler] if row.straggler >= 0 else "–",
+            f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}", f"{row.devices}", _text(row.delay_s, 2),
+            _text(row.energy_j), _text(row.cloud_s), device_names[row.straggler] if row.straggler >= 0 else "–",
         )  # fmt: skip
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
     receives = bool((detail.devices["download_s"] > 0).any())
@@ -524,8 +529,8 @@ def explain(run: RunRecord, number: int) -> Group:
             f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}" if shared else "–",
             f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",
-            *[f"{row.download_s:.3f}"] * receives, f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
-            f"{row.joules:.3f}", bold=bool(row.straggler),
+            *[_text(row.download_s)] * receives, _text(row.compute_s), _text(row.upload_s), _text(row.joules),
+            bold=bool(row.straggler),
         )  # fmt: skip
     texts = " ".join(allocation_texts(run.config.allocation, fleet.access, fleet.compute))
     legend = (

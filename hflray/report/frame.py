@@ -62,7 +62,8 @@ def export(sweep: SweepRecord, form: Form, path: Path) -> Path:
     for key in keys_of(sweep):
         kinds = set(table[key].map(type))
         if len(kinds) > 1 or list in kinds:  # Parquet has one type in a column
-            table[key] = table[key].map(lambda value: str(value) if isinstance(value, list) or pd.notna(value) else value)
+            is_given = table[key].map(lambda value: isinstance(value, list) or pd.notna(value))
+            table[key] = table[key].where(~is_given, table[key].astype(str))
     with replacing(path) as scratch:
         table.to_csv(scratch, index=False) if form == "csv" else table.to_parquet(scratch, index=False)
     return path

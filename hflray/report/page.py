@@ -93,7 +93,7 @@ def _over(run: RunRecord) -> dict[str, list[Any]] | None:
 def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
     """Return the data from which `explorer.js` draws the rounds of a run, of which it has at most `most`."""
     replay = Replay(run)
-    fleet = replay.fleet
+    fleet, is_shared = replay.fleet, replay.fleet.access.shared  # else nobody has a bandwidth
     numbers = replay.numbers
     if len(numbers) > most:
         numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
@@ -110,7 +110,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
                 "E": detail.cost.energy_j,
                 "objective": detail.cost.objective,
                 **{key: table[key].tolist() for key in ("device", "edge", "nearest", "strongest", "times")},
-                "mhz": charts.rounded(table["bandwidth_hz"] / 1e6, 4) if fleet.access.shared else [None] * len(table),
+                "mhz": charts.rounded(table["bandwidth_hz"] / 1e6 if is_shared else table["device"] * np.nan, 4),
                 "ghz": charts.rounded(table["cpu_hz"] / 1e9, 4),
                 **({"download": charts.rounded(table["download_s"], 4)} if (table["download_s"] > 0).any() else {}),
                 "compute": charts.rounded(table["compute_s"], 4),
@@ -151,7 +151,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
         "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
         "above": _above(fleet, side_m),
-        "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3) if fleet.access.shared else [None] * fleet.num_edges,
+        "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6 if is_shared else np.full(fleet.num_edges, np.nan), 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
         "majority": counts.argmax(axis=1).tolist(),
@@ -234,7 +234,8 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
     style, plotly, *scripts = ((package / name).read_text(encoding="utf-8") for name in names)
     text = pages.render(
         "hflray.report", sweep=sweep, about=_about(sweep), missing=missing, summary=summary(sweep),
-        grouped=not has_readings(sweep), over=sweep.shown.repetitions, ranking=ranking(sweep), unranked=unranked(sweep), claims=claims, charts=drawn,
+        grouped=not has_readings(sweep), over=sweep.shown.repetitions, ranking=ranking(sweep),
+        unranked=unranked(sweep), claims=claims, charts=drawn,
         explored=runs, data=drawn | {"runs": runs, "colours": COLOURS}, style=style, scripts=scripts, plotly=plotly,
     )  # fmt: skip
     return text, missing
