@@ -437,10 +437,12 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         caps = ((limits.device_energy_j, "J"), (limits.device_delay_s, "s"))
         words = " and ".join(f"{cap:g} {unit}" for cap, unit in caps if cap is not None)
         lines.append(f"{dropped} devices were left out, which could not stay within {words} in a round")
-    if not len(table):
-        word = "left" if dropped else "available"
-        return [*lines, f"nobody was {word}, and the cloud waited for {detail.cost.delay_s:,.2f} s"]
     device_names, edge_names, _ = names
+    if not len(table):
+        has_updates = detail.timeline.updates is not None and len(detail.timeline.updates)  # of earlier turns
+        ended = f"the cloud waited for {detail.cost.delay_s:,.2f} s"
+        ended = f"the round {' '.join(ended_by(detail, edge_names))}" if has_updates else ended
+        return [*lines, f"nobody was {'left' if dropped else 'available'}, and {ended}"]
     lines.append(f"the round {' '.join(ended_by(detail, edge_names))}")
     for slow in edges[edges["slowest"]].to_dict("records"):
         waited = f"device {device_names[late]}" if (late := slow["straggler"]) >= 0 else "no device, only its hop up"

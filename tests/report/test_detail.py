@@ -185,6 +185,9 @@ def test_a_round_is_explained_as_it_happened(setting: str, joules: str, ended: s
         edge = int(rounds[1].timeline.updates[-1, 0])  # type: ignore[index]
         assert data["rounds"][1]["ended"] == ("ended with", f"the update of edge {edge}")
         assert "of each update" in text
+        replay = Replay(run)
+        nobody = replace(replay.round(2), devices=replay.round(2).devices.iloc[:0])  # beside turns under way
+        assert says(sentences(run, nobody, replay.names)[-1], "nobody was available", f"the update of edge {edge}")
 
 
 def test_what_decides_is_named_beside_the_accuracy() -> None:
