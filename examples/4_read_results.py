@@ -1,6 +1,6 @@
 """4. Read the runs of a sweep with pandas. Run the sweep first: `hflray tune examples/sweep.yaml`.
 
-`read_sweep` asks MLflow, and uses the journal in the sweep's folder where MLflow does not answer.
+`read_sweep` reads the journal in the sweep's folder, which has everything that a tracker gets.
 """
 
 # %% The latest sweep with this name, in the folder of results

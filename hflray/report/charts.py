@@ -90,7 +90,7 @@ def _in_order(labels: Sequence[str]) -> list[str]:
 
 
 def curves(sweep: SweepRecord) -> dict[str, Any] | None:
-    """Return the curves over the rounds: means over the seeds, with the standard deviation of several seeds.
+    """Return the curves over the rounds that all seeds have: means, with the standard deviation of several seeds.
 
     Returns:
         ``axes``, the titles of the horizontal axes that all groups have; ``first``, the number of the one that is shown
@@ -101,8 +101,8 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     members = list(sweep.groups().values())
     drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
     for row in metrics.curves(sweep.logged):
-        lines = {place: series.MeanCurve("", row, runs) for place, runs in enumerate(members)}
-        tables = {place: line.table for place, line in lines.items() if line.logged}
+        lines = {place: series.MeanCurve("", row, runs).table for place, runs in enumerate(members)}
+        tables = {place: line for place, line in lines.items() if len(line)}
         if tables:
             drawn.append((row, tables))
     if not drawn:
@@ -111,14 +111,13 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     rounds = {place: _rounds(tables, len(members)) for place, tables in by_group.items() if tables}
     axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
     for key, title in X_AXES:
-        means = {
-            place: series.over_seeds(members[place], key)["mean"].reindex(steps) for place, steps in rounds.items()
-        }
-        if not any(column.isna().any() for column in means.values()):
-            row = metrics.describe(key)
+        row = metrics.describe(key)
+        totals = {place: series.MeanCurve("", row, members[place]).table["mean"] for place in rounds}
+        means = {place: totals[place].reindex(steps) for place, steps in rounds.items()}
+        if not any(column.isna().all() for column in means.values()):
             axes.append(row.axis_of(title))
             for place, column in means.items():
-                x[place].append(rounded(column * row.scale))
+                x[place].append(rounded(column))
     charts = [
         {"title": row.axis, "lines": [_line(tables.get(place), rounds.get(place)) for place in range(len(members))]}
         for row, tables in drawn

@@ -9,7 +9,7 @@ the logged one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -52,12 +52,11 @@ class RoundDetail:
         devices: one row per scheduled device, see below.
         edges: one row per edge, see below.
         cost: the bill.
-        edge_iterations: Q; 1 with asynchronous edges, whose devices do passes.
         outlook: the world when the round was planned.
         timeline: what happened to each device.
         deviates: whether the clock or the world is on, so that it may have gone otherwise than planned.
 
-    Columns of `devices`; times and energies are those of one edge iteration:
+    Columns of `devices`; times are those of one edge iteration as planned, and energies those of `joules_of`:
 
     =================  ====  ==================================================================
     column             unit  meaning
@@ -76,7 +75,7 @@ class RoundDetail:
     compute_s          s     computing delay
     upload_s           s     upload delay
     seconds            s     sum of these delays
-    joules             J     energy of computing and upload
+    joules             J     energy of computing and uploads
     straggler          bool  whether its edge waits for it (`_straggler`)
     fate               text  what became of it (`hflray.world.fates`); empty if it counts in all edge iterations
     =================  ====  ==================================================================
@@ -90,9 +89,9 @@ class RoundDetail:
     devices            1     number of devices
     delay_s            s     T_m
     energy_j           J     E_m
-    cloud_s            s     delay of the hop to the cloud
+    cloud_s            s     delay of the hop to the cloud, of each update where there are turns; 0 without one
     straggler          1     the device that the edge waits for; -1 without devices
-    slowest            bool  whether the round waited for this edge
+    slowest            bool  whether the round waited for this edge (`ended_by`)
     =================  ====  ==================================================================
     """
 
@@ -100,7 +99,6 @@ class RoundDetail:
     devices: pd.DataFrame
     edges: pd.DataFrame
     cost: RoundCost
-    edge_iterations: int
     outlook: Outlook
     timeline: Timeline
     deviates: bool
@@ -215,6 +213,12 @@ class Replay:
         distance, strength = fleet.distance_m[chosen], np.asarray(fleet.strength[chosen])
         seconds = cost.iteration_delay_s
         stragglers = {int(edge): _straggler(rows[edges == edge], seconds, allocation) for edge in np.unique(edges)}
+        happens = happened.timeline
+        spent_j = happens.spent_j
+        if happens.updates is not None:  # a turn may lie in several rounds
+            has_passes = self.run.config.clock.edge.asynchronous is not None
+            iterations = 1 if has_passes else self.work.edge_iterations
+            spent_j = iterations * (cost.compute_energy_j + cost.upload_energy_j)
         devices = pd.DataFrame(
             {
                 "device": chosen,
@@ -231,27 +235,32 @@ class Replay:
                 "compute_s": cost.compute_delay_s,
                 "upload_s": cost.upload_delay_s,
                 "seconds": seconds,
-                "joules": cost.compute_energy_j + cost.upload_energy_j,
+                "joules": spent_j,
                 "straggler": np.isin(rows, list(stragglers.values())),
                 "fate": happened.fates,
             }
         )
+        semi, cloud_s = self.run.config.clock.cloud.semi_synchronous, hops(fleet, self.work)[0]
+        awaits_edges = has_devices = len(chosen) > 0
+        if happens.updates is not None:  # nobody waits
+            awaits_edges = False
+        else:
+            cloud_s = np.where(happens.reached & has_devices, cloud_s, 0.0)
+            awaits_edges &= semi is None or happens.delay_s > semi.period_s
         table = pd.DataFrame(
             {
                 "edge": range(fleet.num_edges),
                 "devices": cost.edge_devices,
                 "delay_s": cost.edge_delay_s,
                 "energy_j": cost.edge_energy_j,
-                "cloud_s": hops(fleet, self.work)[0],
+                "cloud_s": cloud_s,
                 "straggler": [
                     int(chosen[stragglers[edge]]) if edge in stragglers else -1 for edge in range(fleet.num_edges)
                 ],
-                "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
+                "slowest": (np.arange(fleet.num_edges) == cost.edge_delay_s.argmax()) & awaits_edges,
             }
         )
-        has_passes, outlook = self.run.config.clock.edge.asynchronous is not None, happened.outlook
-        iterations = 1 if has_passes else self.work.edge_iterations
-        return RoundDetail(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
+        return RoundDetail(number, devices, table, cost, happened.outlook, happens, happened.deviates)
 
     @cached_property
     def _states(self) -> list[tuple[World, UnderWay | None]]:
@@ -372,6 +381,16 @@ def _of_measured(config: AllocationConfig, access: Access, compute: Compute) -> 
     return f"{text[0].upper()}{text[1:]}", "⚑ marks the straggler, the device that its edge waits for."
 
 
+def joules_of(config: ExperimentConfig) -> str:
+    """Return what the joules of a device in the details of a round are those of."""
+    if config.clock.edge.asynchronous is not None:
+        return "a pass as planned"
+    if config.clock.cloud.asynchronous is not None:
+        return "a turn as planned"
+    is_synchronous = config.clock.cloud.semi_synchronous is None  # else each edge has a number of its own
+    return f"all {config.round_iterations} edge iterations" if is_synchronous else "all edge iterations"
+
+
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:
     """Return the row of the device that its edge waits for.
 
@@ -418,15 +437,16 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         caps = ((limits.device_energy_j, "J"), (limits.device_delay_s, "s"))
         words = " and ".join(f"{cap:g} {unit}" for cap, unit in caps if cap is not None)
         lines.append(f"{dropped} devices were left out, which could not stay within {words} in a round")
-    if not len(table):
-        word = "left" if dropped else "available"
-        return [*lines, f"nobody was {word}, and the cloud waited for {detail.cost.delay_s:,.2f} s"]
-    slow = edges.loc[edges["slowest"]].iloc[0]
     device_names, edge_names, _ = names
-    late = int(slow["straggler"])
-    waited = f"device {device_names[late]}" if late >= 0 else "no device, only its hop to the cloud"
-    edge = edge_names[int(slow["edge"])]
-    lines.append(f"the round waited for edge {edge} ({slow['delay_s']:,.2f} s), and that edge for {waited}")
+    if not len(table):
+        has_updates = detail.timeline.updates is not None and len(detail.timeline.updates)  # of earlier turns
+        ended = f"the cloud waited for {detail.cost.delay_s:,.2f} s"
+        ended = f"the round {' '.join(ended_by(detail, edge_names))}" if has_updates else ended
+        return [*lines, f"nobody was {'left' if dropped else 'available'}, and {ended}"]
+    lines.append(f"the round {' '.join(ended_by(detail, edge_names))}")
+    for slow in edges[edges["slowest"]].to_dict("records"):
+        waited = f"device {device_names[late]}" if (late := slow["straggler"]) >= 0 else "no device, only its hop up"
+        lines[-1] += f" ({slow['delay_s']:,.2f} s), and that edge for {waited}"
     outlook = detail.outlook
     for count, words in (
         ((~outlook.answers).sum(), "devices did not answer"),
@@ -436,6 +456,16 @@ def sentences(run: RunRecord, detail: RoundDetail, names: tuple[list[str], list[
         lines += [f"when the round was planned, {count} {words}"] if count else []
     rows: Any = table[table["fate"] != ""]
     return lines + [f"device {device_names[row.device]} {row.fate}" for row in rows.itertuples()]
+
+
+def ended_by(detail: RoundDetail, edge_names: Sequence[str]) -> tuple[str, str]:
+    """Return what the round waited for, or with whose update it ended, as two parts of a sentence."""
+    updates, slow = detail.timeline.updates, detail.edges.index[detail.edges["slowest"]]
+    if updates is not None:
+        return "ended with", f"the update of edge {edge_names[int(updates[-1, 0])]}" if len(updates) else "no update"
+    if not len(detail.devices):
+        return "waited for", "nobody"
+    return "waited for", f"edge {edge_names[slow[0]]}" if len(slow) else "the cloud's period"
 
 
 def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = MappingProxyType({})) -> list[str]:
@@ -469,23 +499,28 @@ def inside(config: ExperimentConfig, row: Any, labels: Mapping[str, str] = Mappi
     return lines
 
 
+def _text(value: float, decimals: int = 3) -> str:
+    """Return a number with so many decimals, or with two digits where it is small, so that it is not zero."""
+    return f"{value:,.{decimals}f}" if value == 0 or value >= 0.1**decimals * 10 else f"{value:.2g}"
+
+
 def explain(run: RunRecord, number: int) -> Group:
     """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
     replay = Replay(run)
     detail, (device_names, edge_names, class_names) = replay.round(number), replay.names
-    edges = TextTable("edges", ["edge", "devices", "delay s", "energy J", "hop up s", "straggler"])
+    hop = "hop up s" if detail.timeline.updates is None else "hop up s (of each update)"
+    edges = TextTable("edges", ["edge", "devices", "delay s", "energy J", hop, "straggler"])
     rows: Any = detail.edges
     for row in rows.itertuples():
         edges.add_row(
-            f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
-            f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", device_names[row.straggler] if row.straggler >= 0 else "–",
+            f"{edge_names[row.edge]}{' (slowest)' if row.slowest else ''}", f"{row.devices}", _text(row.delay_s, 2),
+            _text(row.energy_j), _text(row.cloud_s), device_names[row.straggler] if row.straggler >= 0 else "–",
         )  # fmt: skip
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
     receives = bool((detail.devices["download_s"] > 0).any())
     heads[9:9] = ["download s"] * receives
-    numbers = f"seconds in one of {detail.edge_iterations} edge iterations, joules in all"
-    if run.config.clock.edge.asynchronous is not None:
-        numbers = "seconds and joules of a pass as planned"
+    part = "one edge iteration" if run.config.clock.edge.asynchronous is None else "a pass"
+    numbers = f"seconds of {part} as planned, joules of {joules_of(run.config)}"
     shared, fleet = replay.fleet.access.shared, replay.fleet
     devices = TextTable(f"devices ({numbers})", heads)
     rows = detail.devices.sort_values(["edge", "device"])
@@ -496,8 +531,8 @@ def explain(run: RunRecord, number: int) -> Group:
             f"{row.cluster}" if row.cluster >= 0 else "–", class_names[row.majority], f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}" if shared else "–",
             f"{row.cpu_hz / 1e9:.3f}" if np.isfinite(row.cpu_hz) else "–",
-            *[f"{row.download_s:.3f}"] * receives, f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
-            f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
+            *[_text(row.download_s)] * receives, _text(row.compute_s), _text(row.upload_s), _text(row.joules),
+            bold=bool(row.straggler),
         )  # fmt: skip
     texts = " ".join(allocation_texts(run.config.allocation, fleet.access, fleet.compute))
     legend = (

@@ -51,7 +51,7 @@ function drawMap(run, round) {
         marker: { symbol: members.map((i) => (fate(round, i) ? "circle-x-open" : "circle")), color: edgeTone(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? ink("ink") : ink("paper")), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
       { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [edgeOf(run, e)], textposition: "top center",
         marker: { symbol: down(round, e) ? "square-x-open" : "square", size: 13, color: edgeTone(e), line: { color: ink("ink"), width: 1.5 } },
-        hovertemplate: `${edgeOf(run, e)}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
+        hovertemplate: `${edgeOf(run, e)}<br>${run.edgeMhz[e] === null ? "" : `${run.edgeMhz[e]} MHz<br>`}${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
     ];
   }).flat();
   const reason = (i) => ((round.away || []).includes(i) ? "away" : (round.low || []).includes(i) ? "low on charge" : "not scheduled");
@@ -95,7 +95,7 @@ function drawGantt(run, round) {
   });
   absent.forEach(([, who], row) => annotations.push({ xref: "paper", x: 0.005, xanchor: "left", y: y.length + row + 0.5, text: listed(who, Math.floor((width - 190) / 6)), hovertext: folded(who),
     showarrow: false, align: "left", font: { color: ink("soft"), size: 11 } }));
-  if (!order.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.6, text: "nobody was available", showarrow: false, font: { color: ink("soft"), size: 14 } });
+  if (!order.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.6, text: `nobody was ${round.dropped ? "left" : "available"}`, showarrow: false, font: { color: ink("soft"), size: 14 } });
   const [title, hint] = round.end ? LIVED : planHint(run);
   byId("gantt-title").textContent = title; byId("gantt-hint").textContent = hint;
   const last = y.length + (absent.length ? absent.length + 0.5 : 0);
@@ -139,9 +139,8 @@ function drawLabels(run, round) {
 }
 
 function drawTables(run, round) {
-  const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
   const cards = [[run.metric, round.score === null ? "–" : round.score], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
-    ["E + λT", `${number(round.objective)} J`], ["waited for", round.device.length ? `edge ${run.edgeNames[slowest]}` : "nobody"], ["scheduled", `${round.device.length} of ${run.x.length}`]];
+    ["E + λT", `${number(round.objective)} J`], round.ended, ["scheduled", `${round.device.length} of ${run.x.length}`]];
   if (round.fate) cards.push(["away", round.away.length], ...(round.charge ? [["low on charge", round.low.length]] : []), ["did not count", round.fate.filter((text) => text).length], ["wasted", `${number(round.wasted)} J`]);
   byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
@@ -149,14 +148,14 @@ function drawTables(run, round) {
     return card;
   }));
   const straggler = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
-  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which hop up, s", "straggler"], run.edgeX.map((_, e) => ({
-    edge: e, late: e === slowest, cells: [run.edgeNames[e] + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
+  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", run.turns ? "hop up, s (of each update)" : "of which hop up, s", "straggler"], run.edgeX.map((_, e) => ({
+    edge: e, late: e === round.slowest, cells: [run.edgeNames[e] + (e === round.slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e] ?? "–", number(round.edgeT[e], 4),
       number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${run.deviceNames[straggler(e)]}`] })));
   const share = new Map();
   if (run.cluster) round.device.forEach((i) => share.set(run.cluster[i], (share.get(run.cluster[i]) || 0) + 1));
   const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
   byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
-    + `${run.allocated} Joules are those of all ${run.Q} edge iterations.`;
+    + `${run.allocated} Joules are those of ${run.joulesOf}.`;
   const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
   if (round.download) heads.splice(9, 0, "download, s");
   if (round.fate) heads.splice(1, 0, "what became of it");

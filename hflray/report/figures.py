@@ -22,7 +22,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, is_ranked, mean_ranks
-from hflray.report.runs import RunRecord, SweepRecord
+from hflray.report.runs import RunRecord, SweepRecord, once
 from hflray.report.tables import Reading, draws, is_ceiling
 from hflray.support.files import replacing
 from hflray.support.text import as_chart_text, shorten
@@ -287,7 +287,7 @@ def readings(sweep: SweepRecord) -> Figure:
     _need(sweep, metric.name)
     panels: dict[str, dict[str, list[RunRecord]]] = {}
     ceilings: dict[str, list[RunRecord]] = {}
-    for run in sorted(sweep.runs, key=Reading.of):
+    for run in sorted(once(sweep.runs), key=Reading.of):
         reading, units = Reading.of(run), run.config.learning.hidden
         groups = panels.setdefault(reading.taught, {})
         if is_ceiling(run):

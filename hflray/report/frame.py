@@ -50,8 +50,8 @@ def frame(sweep: SweepRecord) -> pd.DataFrame:
     tables = []
     for run in sweep.runs:
         rounds = run.rounds.select_dtypes("number")
-        front = pd.DataFrame({"run": run.name, SEED: run.seed} | {key: run.settings.get(key) for key in keys_of(sweep)},
-                             index=rounds.index)  # fmt: skip
+        settings = {key: [run.settings.get(key)] * len(rounds) for key in keys_of(sweep)}  # one may be a list
+        front = pd.DataFrame({"run": run.name, SEED: run.seed} | settings, index=rounds.index)
         tables.append(front.join(rounds))
     return pd.concat(tables, ignore_index=True)
 
@@ -60,8 +60,10 @@ def export(sweep: SweepRecord, form: Form, path: Path) -> Path:
     """Write the table of `read` as a file, and return its path. Raises OSError: it cannot be written."""
     table = frame(sweep)
     for key in keys_of(sweep):
-        if table[key].map(type).nunique() > 1:  # Parquet has one type in a column
-            table[key] = table[key].map(lambda value: value if pd.isna(value) else str(value))
+        kinds = set(table[key].map(type))
+        if len(kinds) > 1 or list in kinds:  # Parquet has one type in a column
+            is_given = table[key].map(lambda value: isinstance(value, list) or pd.notna(value))
+            table[key] = table[key].where(~is_given, table[key].astype(str))
     with replacing(path) as scratch:
         table.to_csv(scratch, index=False) if form == "csv" else table.to_parquet(scratch, index=False)
     return path

@@ -13,7 +13,7 @@ const LIVED = ["What happened in the round", "In each edge iteration a device co
 // The bars of a round as it happened, for devices in this order: four kinds of bars, and the signs at the ends.
 function lived(run, round, order) {
   const rows = round.end.flatMap((ends, q) => order.map((k, y) => ({ k, y, q, end: ends[k] })).filter(({ end }) => end !== null)).map(({ k, y, q, end }) => {
-    const start = q ? round.until[q - 1][round.edge[k]] : 0, received = round.received ? round.received[q][k] ?? end : start, computed = round.computed[q][k] ?? end, counts = Boolean(round.counts[q][k]);
+    const start = round.start[q][k], received = round.received ? round.received[q][k] ?? end : start, computed = round.computed[q][k] ?? end, counts = Boolean(round.counts[q][k]);
     const about = `${deviceOf(run, round.device[k])}, ${edgeOf(run, round.edge[k])}, edge iteration ${q + 1}${counts ? "" : "<br>does not count"}`;
     return { k, y, counts, tint: edgeTone(round.edge[k]), about, receiving: [start, received], computing: [received, computed], sending: [computed, end], end };
   });

@@ -2,7 +2,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const root = document.documentElement;
-const number = (value, digits = 3) => (value === null ? "–" : Number(value.toPrecision(digits)).toLocaleString("en"));
+const number = (value, digits = 3) => (value === null ? "–" : value.toLocaleString("en", { maximumSignificantDigits: digits }));
 
 // The theme: the system's, or the reader's choice, which the browser keeps where it may. Paper is always light.
 const THEME = "hflray-theme", PRINTED_WIDTH = 690, PRINTED_HALF = 335;
@@ -92,7 +92,7 @@ function drawLegend() {
   emphasise(null);
   byId("legend").replaceChildren(...entries.filter(Boolean));
   byId("count").textContent = `${shown().length} of ${GROUPS.length} shown`;
-  document.querySelectorAll("#summary tbody tr").forEach((row) => { row.hidden = !matches(+row.dataset.group); });
+  document.querySelectorAll("#summary tr[data-group]").forEach((row) => { row.hidden = !matches(+row.dataset.group); });
 }
 
 function drawCurve(chart, i) {

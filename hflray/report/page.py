@@ -20,11 +20,11 @@ from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.fleet import Fleet
 from hflray.report import charts
-from hflray.report.detail import Replay, RoundDetail, allocation_texts
+from hflray.report.detail import Replay, RoundDetail, allocation_texts, ended_by, joules_of
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import RunRecord, SweepRecord
-from hflray.report.tables import summary
+from hflray.report.tables import has_readings, summary
 from hflray.support import pages
 from hflray.support.files import write as write_file
 from hflray.support.terminal.tables import TextTable
@@ -54,6 +54,7 @@ def _living(detail: RoundDetail, fleet: Fleet) -> dict[str, Any]:
     }
     if happens.updates is None:  # else the page shows the plan, and the turns of the asynchronous cloud
         data |= {
+            "start": [charts.rounded(row) for row in happens.start_s],
             "until": [charts.rounded(row) for row in happens.iteration_end_s],
             "computed": [charts.rounded(row) for row in happens.computed_s],
             "end": [charts.rounded(row) for row in happens.end_s],
@@ -92,7 +93,7 @@ def _over(run: RunRecord) -> dict[str, list[Any]] | None:
 def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
     """Return the data from which `explorer.js` draws the rounds of a run, of which it has at most `most`."""
     replay = Replay(run)
-    fleet = replay.fleet
+    fleet, is_shared = replay.fleet, replay.fleet.access.shared  # else nobody has a bandwidth
     numbers = replay.numbers
     if len(numbers) > most:
         numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
@@ -109,13 +110,16 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
                 "E": detail.cost.energy_j,
                 "objective": detail.cost.objective,
                 **{key: table[key].tolist() for key in ("device", "edge", "nearest", "strongest", "times")},
-                "mhz": charts.rounded(table["bandwidth_hz"] / 1e6, 4),
+                "mhz": charts.rounded(table["bandwidth_hz"] / 1e6 if is_shared else table["device"] * np.nan, 4),
                 "ghz": charts.rounded(table["cpu_hz"] / 1e9, 4),
                 **({"download": charts.rounded(table["download_s"], 4)} if (table["download_s"] > 0).any() else {}),
                 "compute": charts.rounded(table["compute_s"], 4),
                 "upload": charts.rounded(table["upload_s"], 4),
-                "joules": charts.rounded(table["joules"] * detail.edge_iterations, 4),
+                "joules": charts.rounded(table["joules"], 4),
                 "late": table["device"][table["straggler"]].tolist(),
+                "slowest": next(iter(np.flatnonzero(detail.edges["slowest"]).tolist()), -1),
+                "ended": ended_by(detail, replay.names[1]),
+                "dropped": int(np.nan_to_num(row.get(metrics.ROUND_DROPPED, 0.0))),
                 "edgeT": charts.rounded(detail.edges["delay_s"], 4),
                 "edgeE": charts.rounded(detail.edges["energy_j"], 4),
                 "cloud": charts.rounded(detail.edges["cloud_s"], 4),
@@ -132,7 +136,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "name": run.name,
         "label": label,
         "logged": len(replay.numbers),
-        "Q": config.round_iterations,
+        "joulesOf": joules_of(config),
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name, run.labels),
         "assigner": pretty(config.assignment.name, run.labels),
@@ -147,7 +151,7 @@ def _run_data(run: RunRecord, label: str, most: int) -> dict[str, Any]:
         "edgeX": charts.rounded(fleet.edge_position_m[:, 0], 4),
         "edgeY": charts.rounded(fleet.edge_position_m[:, 1], 4),
         "above": _above(fleet, side_m),
-        "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6, 3),
+        "edgeMhz": charts.rounded(fleet.edge_bandwidth_hz / 1e6 if is_shared else np.full(fleet.num_edges, np.nan), 3),
         "samples": run.devices["samples"].tolist(),
         "cluster": run.devices["cluster"].tolist() if "cluster" in run.devices else None,
         "majority": counts.argmax(axis=1).tolist(),
@@ -230,7 +234,8 @@ def render(sweep: SweepRecord, claims: TextTable | None = None) -> tuple[str, li
     style, plotly, *scripts = ((package / name).read_text(encoding="utf-8") for name in names)
     text = pages.render(
         "hflray.report", sweep=sweep, about=_about(sweep), missing=missing, summary=summary(sweep),
-        over=sweep.shown.repetitions, ranking=ranking(sweep), unranked=unranked(sweep), claims=claims, charts=drawn,
+        grouped=not has_readings(sweep), over=sweep.shown.repetitions, ranking=ranking(sweep),
+        unranked=unranked(sweep), claims=claims, charts=drawn,
         explored=runs, data=drawn | {"runs": runs, "colours": COLOURS}, style=style, scripts=scripts, plotly=plotly,
     )  # fmt: skip
     return text, missing

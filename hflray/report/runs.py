@@ -244,9 +244,9 @@ class SweepRecord:
         return list(dict.fromkeys(str(name) for run in self.runs for name in run.rounds))
 
     def groups(self) -> dict[str, list[RunRecord]]:
-        """Group the runs that differ only in the seed, by a label such as ``ikc, H = 30``."""
+        """Group the runs that differ only in the seed, by a label such as ``ikc, H = 30``; equal ones count once."""
         runs = sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
-        return group_by(runs, self.keys)
+        return {label: once(group) for label, group in group_by(runs, self.keys).items()}
 
     def find(self, name: str) -> RunRecord:
         """Return the run called `name`. Raises ConfigError: there is none."""
@@ -286,6 +286,12 @@ def differing(runs: Sequence[RunRecord]) -> list[str]:
         for key in dict.fromkeys(key for run in runs for key in run.settings)
         if key != SEED and identifies(key) and len({repr(value_of(run, key)) for run in runs}) > 1
     ]
+
+
+def once(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs in their order, of which the longest of equal ones counts."""
+    longest = {run.identity: run for run in sorted(runs, key=lambda run: len(run.rounds))}
+    return [run for run in runs if longest[run.identity] is run]
 
 
 def has_reached(run: RunRecord) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.report.labels import DATA, LAMBDA, H, colour, group_by, label_each, pretty, rank
-from hflray.report.runs import RunRecord, SweepRecord, has_reached
+from hflray.report.runs import RunRecord, SweepRecord, has_reached, once
 
 # The statistics that summarise a metric over the fleets of an assignment study.
 STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
@@ -48,7 +48,7 @@ def panels(sweep: SweepRecord) -> dict[str, dict[str, list[RunRecord]]]:
     runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
     for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):
         groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name, run.labels), []).append(run)
-    return groups
+    return {panel: {name: once(members) for name, members in of_it.items()} for panel, of_it in groups.items()}
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,13 @@ class MeanCurve:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit."""
-        values = over_seeds(self.runs, self.metric.name) * self.metric.scale
-        mean, std = values["mean"], values["std"]
+        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit.
+
+        It has the rounds of all runs that have the metric, because a mean over other runs than before would jump.
+        """
+        values = over_seeds(self.runs, self.metric.name)
+        values = values[values["runs"] == sum(len(run.series(self.metric.name)) > 0 for run in self.runs)]
+        mean, std = values["mean"] * self.metric.scale, values["std"] * self.metric.scale
         return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
 
     @property
@@ -192,7 +196,7 @@ def by_scheduled(sweep: SweepRecord) -> dict[str, dict[int, list[RunRecord]]]:
     groups: dict[str, dict[int, list[RunRecord]]] = {}
     runs = sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled)
     for name, members in group_by(runs, [key for key in sweep.keys if key != H] or [DATA]).items():
-        for run in members:
+        for run in once(members):
             groups.setdefault(name, {}).setdefault(run.config.scheduling.num_scheduled, []).append(run)
     return groups
 

@@ -39,7 +39,7 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
     rows = []
     groups = sweep.groups()
     forms = {column: _form(column, groups.values()) for column in columns}
-    for label, runs in zip(groups, map(_once, groups.values()), strict=True):
+    for label, runs in groups.items():
         row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
@@ -54,11 +54,6 @@ def _rows(sweep: SweepRecord, table: metrics.Table, length: str) -> TextTable:
                 row[column.column] += f" ({count} of {len(runs)})"
         rows.append(row)
     return TextTable.of(rows)
-
-
-def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs, of which the longest of equal ones counts."""
-    return list({run.identity: run for run in sorted(runs, key=lambda run: len(run.rounds))}.values())
 
 
 def _form(column: metrics.Metric, groups: Iterable[Sequence[RunRecord]]) -> str:
@@ -92,7 +87,7 @@ def _assignment(sweep: SweepRecord) -> TextTable:
     groups = sweep.groups()
     several = any(len(runs) > 1 for runs in groups.values())
     rows = []
-    for label, runs in zip(groups, map(_once, groups.values()), strict=True):
+    for label, runs in groups.items():
         coupling = runs[0].config.allocation.coupling.replace("_", " ")
         row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
@@ -205,9 +200,13 @@ def _readings(sweep: SweepRecord) -> TextTable:
     return TextTable.of(rows)
 
 
+def has_readings(sweep: SweepRecord) -> bool:
+    """Return whether a summary has a row for each run that learns (`_readings`), and not one for each group."""
+    return sweep.shown.table == "learning" and {is_ceiling(run) for run in sweep.runs} == {True, False}
+
+
 def _learning(sweep: SweepRecord) -> TextTable:
-    ceilings = {is_ceiling(run) for run in sweep.runs}
-    return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
+    return _readings(sweep) if has_readings(sweep) else _rows(sweep, "learning", "steps")
 
 
 TABLES: dict[metrics.Table, Callable[[SweepRecord], TextTable]] = {

@@ -14,14 +14,16 @@ from hflray.sweep.sections import SweepFile
 from hflray.sweep.tasks.experiment import ExperimentTask, result_of
 from hflray.sweep.trials import expand
 from hflray.tracking import Tracker, default_uri
+from hflray.tracking.history import STOPPED
 
 
 def keep(experiment: Experiment, name: str, results: str | Path = "hflray_results") -> Iterator[RoundRecord]:
     """Run the rounds of an experiment that are left, and keep each as a sweep of one trial would.
 
     ``hflray report NAME``, ``hflray export NAME`` and `hflray.read` find the sweep then, and so do the trackers of
-    ``tracking.sinks``. A round is kept before it is yielded, so that a loop that ends early loses none. With a scenario
-    of the caller's own, devices and schedules are not kept, because no reader could draw its fleet again.
+    ``tracking.sinks``. A round is kept before it is yielded, so that a loop that ends early loses none; its run is one
+    that was stopped. With a scenario of the caller's own, devices and schedules are not kept, because no reader could
+    draw its fleet again.
 
     Args:
         experiment: the experiment; the caller closes it.
@@ -58,22 +60,24 @@ def keep(experiment: Experiment, name: str, results: str | Path = "hflray_result
         Fleets(folder.place).get(config, lambda: experiment.scenario.fleet)
         tracker = Tracker(uri, tracking.experiment, folder.path.name, folder.path, sinks=tracking.sinks)
         tracker.start(trial.name, trial.name, config, {"hflray.task": task.name})
-        error, first = None, True
+        error, first, goes_on = None, True, True  # it still goes on after a break or Ctrl-C
         try:
             for record in experiment:
                 detailed = not experiment.is_given_a_scenario
-                result = result_of(experiment, record, experiment.finished, detailed=detailed, with_devices=first)
+                goes_on = not experiment.finished
+                result = result_of(experiment, record, not goes_on, detailed=detailed, with_devices=first)
                 details = (result.schedule, result.devices, result.timeline, result.model_hash)
                 tracker.round(trial.name, result.step, result.metrics, *details)
                 first = False
                 yield record
+            goes_on = False
         except Exception as failure:
             error = str(failure) or type(failure).__name__
             raise
         finally:
             tracker.artifact(trial.name, "tables")
             tracker.timeline(trial.name)
-            tracker.finish(trial.name, error)
+            tracker.finish(trial.name, error, {STOPPED: "the loop ended"} if goes_on and error is None else None)
             tracker.close()
             folder.finished = True
             folder.save()

@@ -13,7 +13,7 @@ from hflray.config import load_config
 from hflray.experiment import Experiment, RoundRecord
 from hflray.report import charts
 from hflray.report.labels import BLUE, VERMILION
-from hflray.report.runs import SweepRecord
+from hflray.report.runs import RunRecord, SweepRecord
 from tests.report import fabricated
 
 
@@ -72,6 +72,17 @@ def test_a_curve_has_the_mean_and_the_deviation_of_the_seeds() -> None:
     alone = charts.curves(of(seeds=(0,)))
     assert alone is not None
     assert [line["std"] for line in alone["charts"][0]["lines"]] == [None] * 4
+
+
+def test_curves_end_where_the_first_seed_ended_and_never_run_backwards() -> None:
+    def one(seed: int, accuracy: list[float], round_s: float) -> RunRecord:
+        delay_s = [round_s * number for number in range(1, len(accuracy) + 1)]
+        return fabricated.run({metrics.ACCURACY: accuracy, metrics.TOTAL_DELAY_S: delay_s}, f"seed={seed}")
+
+    drawn = charts.curves(fabricated.sweep("mine", [one(0, [0.3, 0.9], 10), one(1, [0.2, 0.3, 0.4, 0.5], 1)]))
+    assert drawn is not None
+    assert drawn["x"] == [[[1, 2], [5.5, 11.0]]]
+    assert drawn["charts"][0]["lines"][0]["mean"] == [25.0, 60.0]
 
 
 def test_time_comes_first_where_a_cloud_does_not_wait() -> None:

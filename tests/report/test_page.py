@@ -21,6 +21,7 @@ from tests.browser import CHROMIUM, Page
 from tests.conftest import says
 from tests.hostile import IMAGE, SCRIPT
 from tests.report import fabricated
+from tests.report.kept import swept
 
 HOOK = """window.errors = [];
 addEventListener('error', (e) => window.errors.push(e.message));
@@ -278,6 +279,57 @@ def test_a_click_on_a_heading_sorts_the_summary(browser, tmp_path) -> None:
         browser.evaluate(f"document.querySelectorAll('#summary th')[{column}].click()")
         values = [float(text.replace(",", "")) for text in browser.evaluate(cells)]
         assert values == sorted(values)[::way]
+
+
+def readings() -> SweepRecord:
+    """Return a sweep of Algorithm 5: a ceiling, and a learner with two seeds."""
+    returns = [1.0, 2.0]
+    names = (metrics.ASSIGNER_RETURN, metrics.ASSIGNER_GREEDY_RETURN, metrics.ASSIGNER_AGREEMENT)
+    rounds = dict.fromkeys((*names, metrics.assigner_ratio("hfel-300")), returns)
+    runs = [fabricated.run(rounds, "learning.features=paper_db", f"seed={seed}", settings={"learning.td": td})
+            for td, seed in ((0.0, 0), (1.0, 0), (1.0, 1))]  # fmt: skip
+    return fabricated.sweep("readings", runs, "train_assigner")
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_words_hide_no_row_of_a_summary_that_has_a_row_for_each_run(browser, tmp_path) -> None:
+    show(browser, readings(), tmp_path)
+    enter(browser, "search", "td = 0")
+    assert browser.evaluate("document.getElementById('count').textContent") != "2 of 2 shown"
+    rows = "[...document.querySelectorAll('#summary tbody tr')].map(row => row.hidden)"
+    assert browser.evaluate(rows) == [False, False]
+    assert browser.evaluate("window.errors") == []
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_numbers_have_significant_digits_however_small_they_are(browser, tmp_path) -> None:
+    show(browser, fabricated.explorable_sweep(4, 3), tmp_path)
+    values = {"0.00012345": "0.000123", "4e-7": "0.0000004", "1234.5": "1,230", "0": "0", "null": "–"}
+    assert [browser.evaluate(f"number({value})") for value in values] == list(values.values())
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_with_regions_no_device_computes_while_its_edge_waits(browser, tmp_path) -> None:
+    region = "tree={region: {count: 2, iterations: 2, bandwidth_mhz: 0.05}}"
+    living, records = swept(tmp_path, "scheduling.name=fedavg", region, "world.compute_jitter.sigma=0.5")
+    show(browser, living, tmp_path / "page")
+    happens = next(iter(records.values()))[0].timeline
+    bars = "document.getElementById('gantt').data.filter(t => t.name === 'computing')[0].x.reduce((a, b) => a + b, 0)"
+    assert browser.evaluate(bars) == pytest.approx((happens.computed_s - happens.start_s).sum(), rel=1e-2)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_the_page_says_who_ended_a_round_and_why_nobody_took_part(browser, tmp_path) -> None:
+    for name, setting, ended, marked, notes in (
+        ("drop", "allocation.limits={device_delay_s: 0.0001, drop: true}", "nobody", 0, ["nobody was left"]),
+        ("late", "clock.cloud=asynchronous", "the update of edge ", 0, []),
+        ("all", "max_rounds=2", "edge ", 1, []),
+    ):
+        show(browser, swept(tmp_path / name, "scheduling.name=fedavg", setting)[0], tmp_path / name / "page")
+        assert browser.evaluate("document.querySelectorAll('#cards b')[4].textContent").startswith(ended)
+        assert browser.evaluate("document.querySelectorAll('#edges .late').length") == marked
+        texts = browser.evaluate("document.getElementById('gantt').layout.annotations.map(note => note.text)")
+        assert [text for text in texts if text.startswith("nobody")] == notes
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")

@@ -73,6 +73,8 @@ def test_rounds_follow_again_from_the_journal(tmp_path: Path, overrides: tuple[s
         row = sweep.runs[0].rounds.iloc[0]
         logged = row[metrics.ROUND_DOWNLOAD_S], row[metrics.ROUND_DOWNLOAD_J]
         assert [float(value) for value in downloads.groups()] == pytest.approx(logged, abs=0.006)
+    shown = page._run_data(sweep.runs[0], "", 1)  # nobody has a bandwidth where nothing is shared
+    assert (None in shown["rounds"][0]["mhz"]) == (None in shown["edgeMhz"]) == ("tables" in overrides)
     assert ("finish together" in text) == ("tables" not in overrides)
     if "tables" in overrides:
         assert "take nothing from one another, and nothing of the computing is chosen" in " ".join(text.split())

@@ -221,6 +221,18 @@ def test_a_table_has_an_empty_cell_for_an_option_that_is_not_given(form, tmp_pat
     assert table["scheduling.options.exploration"].astype(float).isna().tolist() == [False, True]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_setting_that_is_a_list_is_one_cell(rounds, form, tmp_path) -> None:
+    lists = ([1.0, 2.0], [0.5, 3.0])
+    runs = [fabricated.run({metrics.ACCURACY: [0.4] * rounds}, f"fleet.edge_bandwidth_mhz={ends}") for ends in lists]
+    sweep = fabricated.sweep("x", runs)
+    assert frame.frame(sweep)["fleet.edge_bandwidth_mhz"].tolist() == [lists[0]] * rounds + [lists[1]] * rounds
+    path = frame.export(sweep, form, tmp_path / f"x.{form}")
+    table = pd.read_csv(path) if form == "csv" else pd.read_parquet(path)
+    assert table["fleet.edge_bandwidth_mhz"].unique().tolist() == ["[1.0, 2.0]", "[0.5, 3.0]"]
+
+
 @pytest.mark.parametrize("ended", ["reached", "stopped"])
 def test_what_ended_before_the_sweep_got_more_rounds_is_a_seed_of_those_that_went_on(ended: str) -> None:
     early = fabricated.run({"accuracy": [0.9] * 3}, "seed=0", "max_rounds=3")

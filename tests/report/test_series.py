@@ -136,6 +136,19 @@ def test_totals_against_h_say_whether_all_runs_reached_the_target() -> None:
     assert table["reached"].tolist() == [False, True]
 
 
+def test_equal_runs_count_as_one_seed_in_every_chart() -> None:
+    again = ((0, "training.num_actors=1"), (0, "training.num_actors=2"), (1, "training.num_actors=1"))
+    runs = [run({metrics.TOTAL_ENERGY_J: [10.0 + 30 * seed]}, f"seed={seed}", more) for seed, more in again]
+    twice = sweep("mine", runs)
+    (bar,), ((line,),) = (
+        series.bars(twice, metrics.TOTAL_ENERGY_J),
+        series.curves(twice, metrics.TOTAL_ENERGY_J).values(),
+    )
+    (groups,) = series.by_scheduled(twice).values()
+    means = [bar.mean, *line.table["mean"], *series.against_scheduled(groups, metrics.TOTAL_ENERGY_J)["mean"]]
+    assert means == [25.0] * 3
+
+
 def test_what_differs_in_more_than_h_is_never_one_point() -> None:
     h = "scheduling.num_scheduled"
     runs = [run({metrics.TOTAL_ENERGY_J: [joules]}, f"scheduling.name={name}", f"{h}={count}", f"seed={seed}")

@@ -37,6 +37,8 @@ def test_a_loop_is_kept_also_where_it_ends_early_and_exported(tmp_path, capsys) 
     assert {"run", "seed", "accuracy", "total/energy_j"} <= set(table)
     (run,) = hflray.read_sweep(tmp_path, "mine").runs
     assert run.ended
+    assert run.history.stopped == "the loop ended"
+    assert hflray.read_sweep(tmp_path, "rest").runs[0].history.stopped is None
     with Console(width=100, file=io.StringIO(), record=True) as console:
         console.print(explain(run, 2))
     assert "round 2: 3 of 6 devices" in console.export_text()
@@ -47,6 +49,15 @@ def test_a_loop_is_kept_also_where_it_ends_early_and_exported(tmp_path, capsys) 
         pd.testing.assert_frame_equal(read(out), table)
     assert exit_code(export.app, ["mine", "--to", "xls"], "hflray export") == 2
     assert "--to: got 'xls'; accepted: csv, parquet" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_round_leaves_a_run_that_was_stopped(tmp_path: Path) -> None:
+    with hflray.Experiment(hflray.load_config(None, TINY)) as experiment:
+        rounds = hflray.keep(experiment, "mine", tmp_path)
+        next(rounds)
+        with pytest.raises(KeyboardInterrupt):
+            rounds.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert hflray.read_sweep(tmp_path, "mine").runs[0].history.stopped == "the loop ended"
 
 
 def test_a_scenario_of_the_callers_own_keeps_no_schedules_and_an_error_is_kept(tmp_path: Path) -> None:
