@@ -69,10 +69,12 @@ class MeanCurve:
     def table(self) -> pd.DataFrame:
         """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit.
 
-        It has the rounds of all runs that have the metric, because a mean over other runs than before would jump.
+        It has the rounds of all runs that have the metric, because a mean over other runs than before would jump. Once
+        a run has ended, those under way wait for their own end.
         """
-        values = over_seeds(self.runs, self.metric.name)
-        values = values[values["runs"] == sum(len(run.series(self.metric.name)) > 0 for run in self.runs)]
+        runs = [run for run in self.runs if len(run.series(self.metric.name))]
+        values = over_seeds([run for run in runs if run.ended] or self.runs, self.metric.name)
+        values = values[values["runs"] == (sum(run.ended for run in runs) or len(runs))]
         mean, std = values["mean"] * self.metric.scale, values["std"] * self.metric.scale
         return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
 

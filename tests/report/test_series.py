@@ -157,3 +157,11 @@ def test_what_differs_in_more_than_h_is_never_one_point() -> None:
     assert {name: list(by_h) for name, by_h in groups.items()} == {"IKC": [10, 30], "FedAvg": [10, 30]}
     table = series.against_scheduled(groups["FedAvg"], metrics.TOTAL_ENERGY_J)
     assert table[["mean", "std"]].to_numpy().tolist() == [[27.0, 0.0]] * 2
+
+
+def test_a_run_under_way_does_not_shorten_the_curve_of_those_that_have_ended() -> None:
+    row = metrics.describe(metrics.ACCURACY)
+    ended = [run({metrics.ACCURACY: [0.1, 0.2, 0.3]}, f"seed={seed}") for seed in (0, 1)]
+    under_way = run({metrics.ACCURACY: [0.9]}, "seed=2", status="RUNNING")
+    assert series.MeanCurve("x", row, [*ended, under_way]).table["mean"].tolist() == pytest.approx([10, 20, 30])
+    assert series.MeanCurve("x", row, [under_way]).table["mean"].tolist() == pytest.approx([90])
