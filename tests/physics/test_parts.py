@@ -106,12 +106,12 @@ def test_downloads_by_hand() -> None:
     delay_s, energy_j = Unicast().receive(link, node, MBIT)
     np.testing.assert_allclose(delay_s, [2, 4, 1])
     np.testing.assert_allclose(energy_j, [2, 4, 2])
-    # Two turns of an edge are sent two broadcasts, and devices of a turn one.
+    # The devices of an edge iteration are sent one broadcast; how many turns are sent is counted where they are laid out.
     row, one = np.ones((1, 3)), np.ones(3)
     work = Workload(1.0, edge_iterations=1)
     happens = timeline(Schedule(range(3), [0, 0, 0]), one, work, Durations(*[one] * 4), Hops.none(1))
-    for turn, broadcasts in ((None, 1), (np.array([0, 1, 1]), 2)):
-        happens = replace(happens, turn=turn, received_s=row, download_j=row)
+    for of_turns, broadcasts in ((None, 1), (2, 2)):
+        happens = replace(happens, broadcasts=of_turns, received_s=row, download_j=row)
         assert happens.downloads(MBIT, True)["round/download_bits"] == broadcasts * MBIT
 
 
