@@ -106,7 +106,7 @@ def test_downloads_by_hand() -> None:
     delay_s, energy_j = Unicast().receive(link, node, MBIT)
     np.testing.assert_allclose(delay_s, [2, 4, 1])
     np.testing.assert_allclose(energy_j, [2, 4, 2])
-    # The devices of an edge iteration are sent one broadcast; how many turns are sent is counted where they are laid out.
+    # The devices of an edge iteration share a broadcast. Those of turns are counted where turns are laid out.
     row, one = np.ones((1, 3)), np.ones(3)
     work = Workload(1.0, edge_iterations=1)
     happens = timeline(Schedule(range(3), [0, 0, 0]), one, work, Durations(*[one] * 4), Hops.none(1))
