@@ -69,7 +69,7 @@ def report(place: Path, rng: random.Random, *source: str) -> int:
     words = ("hflray.command.report:app", "show", NAME, *source, "--out", str(out))
     if rng.random() < 0.1:
         return _command(*words, "--export", str(place.parent / "again"))
-    with mock.patch("hflray.command.report._draw", return_value=[]):
+    with mock.patch("hflray.report.figures.save_all", return_value=[]):
         return _command(*words)
 
 

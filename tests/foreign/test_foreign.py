@@ -36,7 +36,7 @@ def called(*words: str) -> tuple[int, str]:
     with (
         mock.patch("hflray.tune.driver.run_sweep", _swept),
         mock.patch("hflray.tracking.tracker.SINKS", ("csv",)),
-        mock.patch("hflray.command.report._draw", return_value=[]),
+        mock.patch("hflray.report.figures.save_all", return_value=[]),
         limits(),
     ):
         return exit_code(app, list(words), "hflray")  # type: ignore[return-value]
