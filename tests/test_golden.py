@@ -27,13 +27,15 @@ from tests.golden.trees import BILLS, COMMIT, GROWN, INSIDE, LATER, ROOT, NoHist
 LOOSE = {metrics.ASSIGNMENT_GAP: 1e-3, metrics.assigner_ratio("lower_bound"): 1e-3}
 # Until November 2026 the broadcasts of an edge's turns in one round, beside a cloud that does not wait, counted as one.
 # Until December 2026 a device was busy while it received, turns of asynchronous edges told of a device in each round in
-# which a pass went on, later turns listed devices that had vanished, and edges that were down shared a region's hop.
+# which a pass went on, later turns listed devices that had vanished, edges that were down shared a region's hop, and
+# scaffold's vector was billed in each upload of an edge to its region.
 MENDED = re.compile(
     r"/fedbuff \| broadcast/.*/round/download_bits: "
     r"|/[^/]*(broadcast|unicast|region \| failure)[^/]*/.*(/busy_s/|/battery/|/world\.battery\.)"
     r"|/mixed[^/]*/.*/device_delay_s/"
     r"|/(fed|mixed)[^/]*/.*/round/vanished: "
     r"|/region \|[^/]*/.*/bill/edge/\d+/(delay_s|energy_j): "
+    r"|/region \| scaffold/.*/(bill/|summary/|table/|schedule/edge_bits|world\.battery\.charge_j)"
 )
 GROWS = ("bill", "summary", "points", "studies")  # dictionaries that may gain metrics, but may not lose or change one
 
