@@ -20,10 +20,9 @@ from typing import Any
 
 from rich.console import Console
 
-from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError, RefusedError, WriteError
 from hflray.experiment.fleets import Fleets
-from hflray.experiment.scenario import data_key
+from hflray.experiment.scenario import Scenario, data_key
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import disk_failure, refuse_links
 from hflray.support.provenance import release
@@ -227,10 +226,8 @@ def check_data(trials: Sequence[Trial], checked: CheckedTrials, journal: Journal
         run = journal.run(trial.name)
         before = None if run is None or run.dataset is None else run.dataset.get("digest")
         if before and data_key(trial.config) not in checked.datasets:
-            data = trial.config.data
-            checked.datasets[data_key(trial.config)] = load_dataset(
-                data.name, root=data.root, options=data.options, split=data.split
-            )
+            scenario = Scenario.build(trial.config, fleets=checked.fleets)
+            checked.datasets[data_key(trial.config)] = scenario.dataset
         now = checked.described(trial.config)
         if before and now and before != now["digest"]:
             raise ConfigError(

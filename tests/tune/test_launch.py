@@ -19,12 +19,13 @@ import ray.tune
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hflray.config import ExperimentConfig
+from hflray.data import Dataset, load_dataset
 from hflray.errors import ConfigError
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import Scenario, data_key
 from hflray.support.checkpoint import Checkpoints
-from hflray.sweep import SweepFile, expand, load_sweep
-from hflray.sweep.preflight import check_trials
+from hflray.sweep import SweepFile, expand, load_sweep, make_trial
+from hflray.sweep.preflight import CheckedTrials, check_trials
 from hflray.tracking import Journal, Tracker
 from hflray.training.actor_pool import ActorPool
 from hflray.training.job import DeviceData
@@ -75,6 +76,35 @@ def test_a_search_does_not_go_on_with_other_samples(tmp_path) -> None:
     checked._digests[data_key(trials[0].config)] = "another"
     with refusal(ConfigError, "data.name: digits has other samples than when x-00000 began"):
         check_data(begun(file, trials, tracker.journal), checked, tracker.journal)
+
+
+def test_a_data_set_that_a_search_has_drawn_is_loaded_as_its_trials_load_it(tmp_path) -> None:
+    """Of owners, the trials lack the samples that have no device; the driver checks those, and not the file's."""
+    (tmp_path / "d.csv").write_text("device,x_m,y_m\nmill,0,0\nhill,10,10\npond,20,0\n")
+    rows = "".join(f"{owner},{n % 7},{n % 2}\n" for n in range(60) for owner in ("mill", "hill", "gone"))
+    (tmp_path / "t.csv").write_text("site,a,y\n" + rows)
+    options = f"{{file: {tmp_path}/t.csv, target: y, owner: site, unmatched: drop}}"
+    own = f"{{name: table, partition: owners, options: {options}}}"
+    file = load_sweep(None, [
+        f"fleet={{name: table, num_edges: 2, options: {{devices: {tmp_path}/d.csv}}}}", "scheduling.num_scheduled=2",
+        "scheduling.name=fedavg", "sweep.seed={randint: [0, 9]}", "tune.search={metric: test_loss}",
+        f"sweep.data={{choice: [{{name: digits}}, {own}]}}", "model.name=logistic",
+    ])  # fmt: skip
+    values = {"seed": 3, "data": file.sweep["data"].choice[1]}
+    trial = replace(make_trial(file, values), name="x-00000")
+    scenario = Scenario.build(trial.config)
+    assert len(scenario.dataset.y_train) < 0.8 * len(load_own(trial.config).y_train)
+    begun_with, tracker = CheckedTrials(), Tracker("", "", "x", tmp_path / "r", sinks=())
+    begun_with.datasets[data_key(trial.config)] = scenario.dataset
+    tracker.journal.write("x-00000", {"draw": 0, "values": values})
+    tracker.start("x-00000", "x", trial.config, {}, begun_with.described(trial.config))
+    now = CheckedTrials()
+    check_data(begun(file, [trial], tracker.journal), now, tracker.journal)
+    assert data_key(trial.config) in now.datasets
+
+
+def load_own(config: ExperimentConfig) -> Dataset:
+    return load_dataset(config.data.name, options=config.data.options)
 
 
 def test_halving_lasts_as_long_as_the_longest_trial_of_a_search(tmp_path) -> None:
