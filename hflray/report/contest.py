@@ -28,7 +28,7 @@ from hflray import metrics
 from hflray.errors import ConfigError, nearest
 from hflray.report.exports import SUFFIX, exports, read_exhibit
 from hflray.report.labels import DEPLOYMENT, H, label_each, pretty
-from hflray.report.ranking import QUANTITIES, BySeed, compare, median_text, outcome_texts, runs_of
+from hflray.report.ranking import OF_TARGETS, QUANTITIES, BySeed, compare, median_text, outcome_texts, runs_of
 from hflray.report.runs import (
     LENGTHS,
     RunRecord,
@@ -51,7 +51,6 @@ from hflray.sweep.results import locate
 # Settings that make cases, and no contestants. Lengths identify no trial, but runs that differ in them are not alike.
 CONDITIONS = ("data.", "fleet.", "world.", "cost.", H, *LENGTHS)
 RATIOS = ("s", "J", "bit")  # the units of metrics that are compared by ratios
-OF_TARGETS = dict(QUANTITIES.values())  # what a run that missed its target has spent
 REACHED = "reached"
 STEM = "comparison"  # of the files
 FORMS = {"ratio": "{:#.3g}", "points": "{:+.2f}", "difference": "{:+.3g}"}

@@ -37,6 +37,7 @@ QUANTITIES = {
     "joules": (metrics.ENERGY_TO_TARGET_J, metrics.TOTAL_ENERGY_J),
     "E + λT": (metrics.OBJECTIVE_TO_TARGET, metrics.TOTAL_OBJECTIVE),
 }
+OF_TARGETS = dict(QUANTITIES.values())  # what a run that missed its target has spent
 NAME = "scheduling.name"
 PART = (NAME, OPTIONS)
 ASSIGNER = "assignment."

@@ -72,16 +72,12 @@ class MeanCurve:
         It has the rounds of all runs that have the metric, because a mean over other runs than before would jump. Once
         a run has ended, those under way wait for their own end.
         """
-        runs = [run for run in self.runs if len(run.series(self.metric.name))]
-        values = over_seeds([run for run in runs if run.ended] or self.runs, self.metric.name)
-        values = values[values["runs"] == (sum(run.ended for run in runs) or len(runs))]
+        runs = [run for run in self.runs if len(run.series(self.metric.name))] or self.runs
+        runs = [run for run in runs if run.ended] or runs
+        values = over_seeds(runs, self.metric.name)
+        values = values[values["runs"] == len(runs)]
         mean, std = values["mean"] * self.metric.scale, values["std"] * self.metric.scale
         return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
-
-    @property
-    def logged(self) -> bool:
-        """Whether any run has the metric."""
-        return any(len(run.series(self.metric.name)) for run in self.runs)
 
     @property
     def rounds(self) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from hflray import metrics
-from hflray.report.ranking import p_text
+from hflray.report.ranking import OF_TARGETS, p_text
 from hflray.report.runs import SEED, RunRecord, SweepRecord
 from hflray.report.series import last_step
 from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Settings, StudyPlan, expanded
@@ -521,13 +521,12 @@ def _until(run: RunRecord, target: float) -> RunRecord:
     """Return a run up to the round in which the mean of five rounds passes a target, as if it had ended there."""
     config = run.config.model_copy(update={"target_accuracy": target})
     last, history = passage(run, target, Endpoint().over), run.history
-    ends = {metrics.ROUNDS_TO_TARGET: "round", **metrics.TOTAL_OF}
-    values = {name: value for name, value in history.values.items() if name not in ends}
+    values = {name: value for name, value in history.values.items() if name not in OF_TARGETS}
     if last is None:
         return replace(run, config=config, history=replace(history, values=values))
     rounds = history.tables.rounds
     cut = rounds[rounds["round"] <= last]
-    values |= {name: float(cut[total].iloc[-1]) for name, total in ends.items() if total in cut}
+    values |= {name: float(cut[total].iloc[-1]) for name, total in OF_TARGETS.items() if total in cut}
     tables = RunTables(cut, run.devices)
     history = replace(history, tables=tables, values=values, status="FINISHED", stopped=None)
     return replace(run, config=config, history=history)

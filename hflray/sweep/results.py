@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -197,12 +198,15 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     while path.exists():
         number += 1
         path = results / f"{stem}-{number}"
-    tree = file.model_dump(mode="json", exclude_unset=True)
-    names = [name for named in references_in(tree, sweep=True).values() for name in named]
+    sources, inputs = named_by(file.model_dump(mode="json", exclude_unset=True))
     folder = SweepFolder(path.resolve(), file, uri, experiment, started_ms=int(1000 * now_s))
-    return replace(
-        folder, sources=references.sources_of(names), inputs=pinned.inputs_of(name for _, name in inputs_in(tree))
-    )
+    return replace(folder, sources=sources, inputs=inputs)
+
+
+def named_by(tree: dict[str, Any]) -> tuple[tuple[references.Source, ...], tuple[pinned.Input, ...]]:
+    """Return the texts and the files that a sweep file's tree names, as far as this process holds them."""
+    names = [name for named in references_in(tree, sweep=True).values() for name in named]
+    return references.sources_of(names), pinned.inputs_of(name for _, name in inputs_in(tree))
 
 
 def changed_texts(before: SweepFolder, after: SweepFolder) -> str:

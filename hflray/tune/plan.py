@@ -20,14 +20,14 @@ import yaml
 from matplotlib.figure import Figure
 
 from hflray import metrics
-from hflray.config import flatten, inputs_in, references_in, set_dotted, validate
+from hflray.config import flatten, set_dotted, validate
 from hflray.errors import ConfigError
 from hflray.report.figures import log_axis, save
 from hflray.report.labels import BLUE, LAMBDA, VERMILION, H, setting
-from hflray.support import pinned, references
 from hflray.support.files import write
 from hflray.support.terminal.tables import MISSING, TextTable
 from hflray.sweep import SweepFile, make_trial
+from hflray.sweep.results import named_by
 from hflray.sweep.sections import LONGEST_NAME
 from hflray.sweep.tasks import find_task, tasks_where
 from hflray.sweep.trials import first_values
@@ -310,9 +310,9 @@ def write_plan(file: SweepFile, tried: Sequence[Tried], folder: Path) -> list[Pa
         "experiment": experiment, "sweep": {SEED: {"grid": list(range(seed, seed + SEEDS))}},
     }  # fmt: skip
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    texts = [name for named in references_in(content, sweep=True).values() for name in named]
-    beside = {source.name: source.text.encode() for source in references.sources_of(texts) if source.is_file}
-    for file_named in pinned.inputs_of(name for _, name in inputs_in(content)):
+    sources, inputs = named_by(content)
+    beside = {source.name: source.text.encode() for source in sources if source.is_file}
+    for file_named in inputs:
         if file_named.content is None:
             pin = f"@sha256:{file_named.sha256}"
             text = text.replace(file_named.name + pin, file_named.path + pin)
