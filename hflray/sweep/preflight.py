@@ -17,6 +17,7 @@ import torch
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
+from hflray.data.datasets import data_root
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets
@@ -70,11 +71,6 @@ class CheckedTrials:
         dataset = self.datasets.get(key)
         if dataset is None:
             return None
-        if key not in self._digests:  # computed once for all trials: CIFAR-10 has 180 MB
-            digest = hashlib.sha256()
-            for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
-                digest.update(np.ascontiguousarray(array).data)
-            self._digests[key] = digest.hexdigest()[:36]
         profile: dict[str, Any] = {
             "train": len(dataset.y_train) - config.data.validation, "test": len(dataset.y_test),
             "classes": dataset.num_classes,
@@ -87,9 +83,31 @@ class CheckedTrials:
         if config.data.validation:
             profile["validation"] = config.data.validation
         return {
-            "name": Path(short(name)).stem, "digest": self._digests[key], "source": json.dumps(source),
+            "name": Path(short(name)).stem, "digest": self.digest(key), "source": json.dumps(source),
             "profile": json.dumps(profile),
         }  # fmt: skip
+
+    def digest(self, key: DataKey) -> str:
+        """Return the start of the SHA-256 of a loaded data set's arrays, as text."""
+        if key not in self._digests:  # computed once for all trials: CIFAR-10 has 180 MB
+            digest, dataset = hashlib.sha256(), self.datasets[key]
+            for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
+                digest.update(np.ascontiguousarray(array).data)
+            self._digests[key] = digest.hexdigest()[:36]
+        return self._digests[key]
+
+    def check_names(self) -> None:
+        """Raise ConfigError if a name stands for other samples in another folder: reports would pool them as seeds."""
+        first: dict[tuple[str, str], DataKey] = {}
+        for key in self.datasets:
+            name, root, rest = key
+            other = first.setdefault((name, rest), key)
+            if root != other[1] and self.digest(key) != self.digest(other):
+                raise ConfigError(
+                    f"data.root: '{name}' has other samples in {data_root(root)} than in {data_root(other[1])}, and "
+                    "reports tell data sets apart by their names; name the files instead, as in data.name: "
+                    f"FOLDER/{name}.npz"
+                )
 
 
 def check_trials(
@@ -104,7 +122,8 @@ def check_trials(
         fleets: where a sweep that goes on keeps its fleets; None: they are made, and kept in the result.
 
     Raises:
-        ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
+        ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model, or
+            two data sets of one name.
         DataError: the data are missing or malformed, or a partition cannot be made.
     """
     checked = CheckedTrials() if fleets is None else CheckedTrials(fleets=fleets)
@@ -126,6 +145,7 @@ def check_trials(
         checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
         if resolved is not None:
             checked.resolved[trial.name] = resolved
+    checked.check_names()
     return checked
 
 

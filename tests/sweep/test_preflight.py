@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 from hflray.errors import ConfigError, DataError
@@ -31,6 +32,26 @@ def test_each_data_set_is_loaded_once_and_described() -> None:
     assert re.fullmatch(r"[0-9a-f]{36}", described["digest"])
     assert set(checked.resolved) == {trial.name for trial in trials}
     assert checked.resolved[trials[0].name].training.kernel == "eager"
+
+
+def test_data_sets_of_one_name_in_two_folders_are_refused_where_their_samples_differ(tmp_path) -> None:
+    y = np.arange(600) % 10
+    for folder, scale in {"a": 1, "copy": 1, "b": 2}.items():
+        (tmp_path / folder).mkdir()
+        x = np.arange(600 * 784, dtype=np.float32).reshape(600, 28, 28) % 17 * scale
+        np.savez(tmp_path / folder / "fashion_mnist.npz", x_train=x, y_train=y, x_test=x[:60], y_test=y[:60])
+
+    def checked(*folders: str, axis: str = "data.root", end: str = "") -> object:
+        values = json.dumps([f"{tmp_path / folder}{end}" for folder in folders])
+        return check_trials(
+            expand(load_sweep(None, [*SMALL, "data.name=fashion_mnist", f"sweep.{axis}={{grid: {values}}}"])),
+            "experiment",
+        )
+
+    checked("a", "copy")
+    with pytest.raises(ConfigError, match=re.escape(f"'fashion_mnist' has other samples in {tmp_path / 'b'} than in")):
+        checked("a", "b")
+    checked("a", "b", axis="data.name", end="/fashion_mnist.npz")
 
 
 def test_a_validation_part_is_described_and_takes_no_more_memory() -> None:
