@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
 from hflray.losses import find_loss
-from hflray.models import build, is_papers, kept_at_home, num_parameters, num_statistics, trained, travelling
+from hflray.models import build, is_papers
 from hflray.models.problem import Problem
+from hflray.models.vector import kept_at_home, num_parameters, num_statistics, trained, travelling
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.batched import BatchedTrainer

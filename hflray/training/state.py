@@ -172,7 +172,3 @@ class TrainingSetting:
     def weights(self) -> NDArray[np.int64]:
         """The weight of each device's model, (N,)."""
         return np.ones_like(self.samples) if self.method.uniform else self.samples
-
-    def start(self, model: FloatVector) -> TrainingState:
-        """Return the state before round 1."""
-        return TrainingState.first(self.method, model, sum(self.sizes), self.num_edges)

@@ -19,20 +19,17 @@ from hflray import errors, registry
 from hflray.config import BITS_PER_KB
 from hflray.data import load_dataset
 from hflray.errors import DataError, HflrayError
-from hflray.models import (
+from hflray.models import auxiliary_problem, build, initial_vector
+from hflray.models.paper import HflCnn, MiniCnn
+from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import (
     BITS_PER_PARAMETER,
-    HflCnn,
-    MiniCnn,
-    auxiliary_problem,
-    build,
-    initial_vector,
+    kept_at_home,
     load_vector,
     num_parameters,
     num_statistics,
     to_vector,
 )
-from hflray.models.problem import ModelSpec, Problem
-from hflray.models.vector import kept_at_home
 from tests.conftest import own_module, refusal, refusals, small_config
 from tests.models.samples import build_model, random_samples
 

@@ -18,8 +18,9 @@ from hflray.config import ExperimentConfig
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, DamagedError, DataError
 from hflray.experiment import Experiment
-from hflray.models import init_vector, load_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import load_vector
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
 from hflray.support.checkpoint import Checkpoints

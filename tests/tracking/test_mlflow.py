@@ -27,8 +27,10 @@ from sqlalchemy.engine import make_url
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
-from hflray.models import init_vector, initial_vector, load_vector
+from hflray.models import initial_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import load_vector
 from hflray.support import checkpoint
 from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
 from hflray.tracking import mlflow as module
