@@ -104,13 +104,11 @@ class FedAdam(Adaptive):
         return np.asarray(self.beta_2 * v + (1 - self.beta_2) * squares)
 
 
-class FedYogi(Adaptive):
-    """v ← v − (1 − β₂) Δ² sign(v − Δ²): a second moment that changes by at most (1 − β₂) Δ² a round; see `Adaptive`."""
+class FedYogi(FedAdam):
+    """v ← v − (1 − β₂) Δ² sign(v − Δ²): a second moment that changes by at most (1 − β₂) Δ² a round; see `Adaptive`.
 
-    def __init__(
-        self, learning_rate: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3
-    ) -> None:
-        super().__init__(learning_rate, beta_1, beta_2, tau)
+    The options are those of `FedAdam`.
+    """
 
     def second(self, v: FloatArray, squares: FloatArray) -> FloatArray:
         """Return v − (1 − β₂) Δ² sign(v − Δ²)."""

@@ -24,7 +24,6 @@ from hflray.support.files import write
 from hflray.support.terminal.tables import MISSING, TextTable
 from hflray.support.text import one_line
 
-FILES = ("devices.csv", "edges.csv", "links.csv", "calibration.json", "sweep.yaml", "index.html")
 LINK = ("mbps", "latency_s")
 NO_EDGE = "edge"  # the name of the only edge of a log without edges
 LEAST_SAMPLE_S = 1e-12
@@ -162,7 +161,7 @@ def save(made: Calibration, folder: Path, source: str) -> list[Path]:
         "sweep.yaml": _sweep(made),
         "index.html": _page(made, source),
     }
-    return [write(folder / name, texts[name]) for name in FILES]
+    return [write(folder / name, text) for name, text in texts.items()]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hflray.report.runs import RunRecord, SweepRecord
 
 
-COMMANDS = ("show", "explain", "list", "results", "convert")
+COMMANDS = ("show", "explain", "list", "results")
 
 
 class ShowByDefault(Commands):
@@ -218,20 +218,6 @@ def results_page(
     text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix())
     write(out, text)
     say(new_console(), f"  {out}")
-
-
-@app.command("convert", context_settings=HELP)
-def convert_exports(
-    folder: Annotated[Path, typer.Argument(help="Folder of exports; all below it are converted.")],
-) -> None:
-    """Write exports of an older form again as one file each."""
-    from hflray.report.exports import convert
-
-    console = new_console()
-    if not folder.is_dir():
-        raise ConfigError(f"convert {folder}: is no folder; name one that holds exports")
-    for path in convert(folder):
-        say(console, f"  {path}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

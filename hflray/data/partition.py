@@ -35,11 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import registry
-from hflray.errors import ConfigError, DataError, blaming
+from hflray.config.options import one_of, positive, whole
+from hflray.errors import DataError
 from hflray.support.contract import Contract, described
 from hflray.support.text import shorten
 
 Ints = NDArray[np.int64]
+OPTIONS = "data.partition_options"
 FIX = "lower fleet.num_devices or data.samples_per_device"
 
 
@@ -91,8 +93,7 @@ class MajorityPartition:
     majority_fraction: float = 0.8
 
     def __post_init__(self) -> None:
-        if not 0 < self.majority_fraction <= 1:
-            raise ConfigError(f"data.majority_fraction: got {self.majority_fraction}; accepted: above 0, at most 1")
+        positive("data.majority_fraction", self.majority_fraction, 1.0)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError that names the class whose quotas exceed its supply."""
@@ -162,8 +163,7 @@ class DirichletPartition:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (self.alpha > 0 and np.isfinite(self.alpha)):
-            raise ConfigError(f"data.dirichlet_alpha: got {self.alpha}; accepted: a finite number above 0")
+        positive("data.dirichlet_alpha", self.alpha)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise DataError if the total exceeds the supply."""
@@ -369,7 +369,7 @@ class ShardsPartition:
     labels_per_device: int = 2
 
     def __post_init__(self) -> None:
-        _check_count("labels_per_device", self.labels_per_device)
+        whole(f"{OPTIONS}.labels_per_device", self.labels_per_device, 1)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError if a class is too small, or there are too few classes."""
@@ -396,14 +396,10 @@ class EdgeDirichletPartition:
     device_alpha: float | None = 0.1
 
     def __post_init__(self) -> None:
-        _check_count("num_edges", self.num_edges)
-        for name in ("edge_alpha", "device_alpha"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < np.inf):
-                raise ConfigError(
-                    f"data.partition_options.{name}: got {value!r}; accepted: a finite number above 0, or null for "
-                    "IID; correct it"
-                )
+        whole(f"{OPTIONS}.num_edges", self.num_edges, 1)
+        for name, alpha in (("edge_alpha", self.edge_alpha), ("device_alpha", self.device_alpha)):
+            if alpha is not None:
+                positive(f"{OPTIONS}.{name}", alpha)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError if the total exceeds the supply, or an edge has no device."""
@@ -424,7 +420,7 @@ class EdgeIIDPartition:
     num_edges: int
 
     def __post_init__(self) -> None:
-        _check_count("num_edges", self.num_edges)
+        whole(f"{OPTIONS}.num_edges", self.num_edges, 1)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError if a class is too small, or an edge has too few devices."""
@@ -440,8 +436,8 @@ class EdgeNonIIDPartition:
     classes_per_edge: int = 5
 
     def __post_init__(self) -> None:
-        _check_count("num_edges", self.num_edges)
-        _check_count("classes_per_edge", self.classes_per_edge)
+        whole(f"{OPTIONS}.num_edges", self.num_edges, 1)
+        whole(f"{OPTIONS}.classes_per_edge", self.classes_per_edge, 1)
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError if a class is too small, or an edge has too few devices."""
@@ -471,11 +467,6 @@ def _one_class_each(
 
 def _level(alpha: float | None) -> Partition:
     return IIDPartition() if alpha is None else DirichletPartition(alpha)
-
-
-def _check_count(option: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"data.partition_options.{option}: got {value!r}; accepted: an integer above 0; correct it")
 
 
 def _homes(num_devices: int, num_edges: int) -> NDArray[np.intp]:
@@ -561,8 +552,7 @@ class OwnersPartition:
     unmatched: str = "error"
 
     def __post_init__(self) -> None:
-        if self.unmatched not in ("error", "drop"):
-            raise blaming(f"data.options.unmatched: got {shorten(self.unmatched)}", "error, drop")
+        one_of("data.options.unmatched", self.unmatched, ("error", "drop"))
 
     def __call__(
         self,

@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Literal, get_args, overload
 
 import numpy as np
 
+from hflray.config.options import one_of
 from hflray.data.partition import (
+    OPTIONS,
     DirichletPartition,
     Ints,
     MajorityPartition,
@@ -23,7 +25,7 @@ from hflray.data.partition import (
     drawn_by_share,
     majority_quota,
 )
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 
 Mix = Literal["majority", "dirichlet", "iid"]
 
@@ -54,10 +56,7 @@ class ResampledPartition:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.mix not in get_args(Mix):
-            raise ConfigError(
-                f"data.partition_options.mix: got {self.mix!r}; accepted: {', '.join(get_args(Mix))}; name one of them"
-            )
+        one_of(f"{OPTIONS}.mix", self.mix, get_args(Mix))
         MajorityPartition(self.majority_fraction)  # checks the number
         DirichletPartition(self.alpha)
 

@@ -33,9 +33,10 @@ from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord, rest
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Scores, Target
 from hflray.losses import METRIC_OF, check_loss
-from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
-from hflray.models import trained as trained_tensors
+from hflray.models import build, initial_vector, is_papers
 from hflray.models.problem import Problem
+from hflray.models.vector import BITS_PER_PARAMETER
+from hflray.models.vector import trained as trained_tensors
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.support import references
 from hflray.support.arrays import FloatArray, IntArray

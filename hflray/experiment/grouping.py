@@ -18,8 +18,9 @@ from hflray.cost import Workload
 from hflray.data import preprocess
 from hflray.data.partition import majority_classes
 from hflray.experiment.scenario import Scenario
-from hflray.models import BITS_PER_PARAMETER, auxiliary_problem, initial_vector
+from hflray.models import auxiliary_problem, initial_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import BITS_PER_PARAMETER
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.seeding import stream
 from hflray.training.job import DeviceData

@@ -14,43 +14,11 @@ from torch import nn
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.models.paper import MINI_INPUT_SHAPE, HflCnn, MiniCnn, init_vector
+from hflray.models.paper import MINI_INPUT_SHAPE, init_vector
 from hflray.models.problem import ModelSpec, Problem
-from hflray.models.vector import (
-    BITS_PER_PARAMETER,
-    Vector,
-    kept_at_home,
-    load_vector,
-    num_parameters,
-    num_statistics,
-    statistics,
-    to_vector,
-    trained,
-    travelling,
-)
+from hflray.models.vector import Vector, to_vector
 from hflray.seeding import seed_sequence, stream
 from hflray.support.contract import Contract, described
-
-__all__ = [
-    "BITS_PER_PARAMETER",
-    "HflCnn",
-    "MiniCnn",
-    "Vector",
-    "auxiliary_problem",
-    "build",
-    "init_vector",
-    "initial_vector",
-    "is_papers",
-    "kept_at_home",
-    "load_vector",
-    "num_parameters",
-    "num_statistics",
-    "statistics",
-    "to_vector",
-    "torch_seed",
-    "trained",
-    "travelling",
-]
 
 MINI = ModelSpec("mini")
 # IKC's small networks for data that are no images: a hidden layer for rows of numbers, a small state for tokens.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hflray.config.options import whole
 from hflray.errors import ConfigError, DataError
 from hflray.models.paper import MIN_IMAGE_SIZE, image
 
@@ -77,9 +78,7 @@ def cnn_20_50(input_shape: tuple[int, ...], num_outputs: int, hidden: int = 500)
     Raises:
         ConfigError: `hidden`, the width of the dense layer, is not an integer above 0.
     """
-    if isinstance(hidden, bool) or not isinstance(hidden, int) or hidden < 1:
-        raise ConfigError(f"model.options.hidden: got {hidden!r}; accepted: an integer above 0; correct it")
-    return Cnn(input_shape, num_outputs, (20, 50), (hidden,), name="cnn_20_50")
+    return Cnn(input_shape, num_outputs, (20, 50), (whole("model.options.hidden", hidden, 1),), name="cnn_20_50")
 
 
 def lenet(input_shape: tuple[int, ...], num_outputs: int, dropout: float = 0.5) -> Cnn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hflray.support import references
@@ -77,22 +77,13 @@ class Problem:
     @classmethod
     def of(cls, dataset: Dataset, config: ExperimentConfig) -> Self:
         """Return the problem that an experiment learns from its data set."""
-        return cls.posed_by(dataset).configured(config)
-
-    @classmethod
-    def posed_by(cls, dataset: Dataset) -> Self:
-        """Return the problem that a data set poses to the network and the loss of its kind."""
-        return cls(dataset.input_shape, dataset.num_classes, dataset.kind, num_tokens=dataset.num_tokens)
+        model = ModelSpec.of(config.model.name, config.model.options)
+        shapes = dataset.input_shape, dataset.num_classes, dataset.kind
+        return cls(*shapes, model, config.training.loss or "", config.training.buffers, dataset.num_tokens)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = tuple(getattr(self, attribute.name) for attribute in fields(self))
         return _unpickled, (values, references.sources_of([self.model.name, self.loss]))
-
-    def configured(self, config: ExperimentConfig) -> Self:
-        """Return the problem of an experiment's configuration on the same data."""
-        model = ModelSpec.of(config.model.name, config.model.options)
-        loss = config.training.loss or LOSS_OF[self.kind]
-        return replace(self, model=model, loss=loss, buffers=config.training.buffers)
 
 
 def _unpickled(values: tuple[Any, ...], sources: tuple[references.Source, ...]) -> Problem:

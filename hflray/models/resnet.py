@@ -15,6 +15,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hflray.config.options import one_of
 from hflray.errors import ConfigError
 from hflray.models.paper import image
 
@@ -65,8 +66,7 @@ class ResNet8(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, norm: Norm = "group", width: int = 16) -> None:
         super().__init__()
-        if norm not in ("group", "batch"):
-            raise ConfigError(f"model.options.norm: got {norm!r}; accepted: group or batch; correct it")
+        one_of("model.options.norm", norm, ("group", "batch"))
         if width < 1 or width % GROUPS:
             raise ConfigError(f"model.options.width: got {width}; accepted: a multiple of {GROUPS}; correct it")
         channels, _, _ = image(input_shape, "resnet8")

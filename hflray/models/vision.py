@@ -14,13 +14,6 @@ from hflray.support.text import one_line
 PREFIX = "torchvision:"
 
 
-def architectures() -> list[str]:
-    """Return the names of torchvision's classifiers of images."""
-    models = import_torchvision().models
-    names: list[str] = models.list_models(module=models)
-    return names
-
-
 def torchvision_model(architecture: str, input_shape: tuple[int, ...], num_outputs: int, **options: Any) -> nn.Module:
     """Build a network of torchvision.
 
@@ -36,7 +29,7 @@ def torchvision_model(architecture: str, input_shape: tuple[int, ...], num_outpu
     """
     channels, _, _ = image(input_shape, PREFIX + architecture)
     models = import_torchvision().models
-    names = architectures()
+    names: list[str] = models.list_models(module=models)
     if architecture not in names:
         raise ConfigError(
             f"model.name: torchvision has no '{architecture}'{nearest(architecture, names)}; accepted: a name of "

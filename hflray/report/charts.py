@@ -101,7 +101,7 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     members = list(sweep.groups().values())
     drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
     for row in metrics.curves(sweep.logged):
-        lines = {place: series.MeanCurve("", row, runs).table for place, runs in enumerate(members)}
+        lines = {place: series.mean_curve(runs, row) for place, runs in enumerate(members)}
         tables = {place: line for place, line in lines.items() if len(line)}
         if tables:
             drawn.append((row, tables))
@@ -112,7 +112,7 @@ def curves(sweep: SweepRecord) -> dict[str, Any] | None:
     axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
     for key, title in X_AXES:
         row = metrics.describe(key)
-        totals = {place: series.MeanCurve("", row, members[place]).table["mean"] for place in rounds}
+        totals = {place: series.mean_curve(members[place], row)["mean"] for place in rounds}
         means = {place: totals[place].reindex(steps) for place, steps in rounds.items()}
         if not any(column.isna().all() for column in means.values()):
             axes.append(row.axis_of(title))

@@ -8,9 +8,7 @@ devices, and of each round only the main metrics and the totals, so that it stay
 so. Older versions wrote each export of more than `MOST_DETAILED` experiments so, without saying it. The same runs give
 the same bytes, with the same versions of PyArrow and zlib.
 
-Older exports are read as well. They are folders with the same files; those of version 1 have
-``NAME.rounds.parquet`` and ``NAME.devices.parquet`` for each run and whole configurations. `convert`
-(``hflray report convert DIR``) writes them again as one file each.
+Before hflray 0.1.0 an export was a folder. Such a one is refused.
 
 An export is named by its place, a path without ``.zip``. The export at the place of an exhibit and all exports below it
 are its parts and are read as one sweep: ``fig3_fashion_scheduling/h10.zip`` and ``fig3_fashion_scheduling/h30.zip``
@@ -22,8 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -58,8 +55,8 @@ FILE = "runs.json"
 ABOUT = "about.txt"
 # What there is of a run, see `RunContent`; older exports do not say why it was stopped.
 LOGGED = ("name", "status", "error", "started_ms", "ended_ms", "values", "environment", "stopped")
-NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
 SUFFIX = ".zip"
+OLDER = "hflray report convert of hflray 0.2.0 writes it as one file, which this hflray reads"
 
 
 class Record(RunContent):
@@ -110,7 +107,9 @@ def export(sweep: SweepRecord, place: Path, brief: bool = False) -> Path:
         tree = run.config.model_dump(mode="json", exclude={"tracking"})
         tree["data"]["root"] = None  # the folder of the data is private to the machine
         records.append({name: getattr(run.history, name) for name in LOGGED} | {"config": tree})
-    shared = _take_shared(records)
+    shared = _shared([record["config"] for record in records])
+    for record in records:
+        record["config"] = _without(record["config"], shared)
     content = {
         "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
@@ -159,7 +158,7 @@ def zip_of(place: Path) -> Path:
 def pack(place: Path, files: Mapping[str, bytes]) -> Path:
     """Write an export with these files, whole or not at all, in place of an earlier one; return its path.
 
-    An earlier export's ``about.txt`` stays, unless `files` has one. A folder of the older form is deleted.
+    An earlier export's ``about.txt`` stays, unless `files` has one.
     """
     try:
         earlier = files_of(place)
@@ -172,34 +171,23 @@ def pack(place: Path, files: Mapping[str, bytes]) -> Path:
             entry = ZipInfo(name)  # its time is 1980, so that the same runs give the same file
             entry.create_system, entry.external_attr = 3, 0o644 << 16  # the rights of a file on Unix, on any system
             archive.writestr(entry, content, ZIP_DEFLATED, compresslevel=9)
-    path = write(zip_of(place), stream.getvalue())
-    if (place / FILE).exists():
-        for old in _folder_files(place):
-            old.unlink()
-        if not any(place.iterdir()):
-            place.rmdir()
-    return path
+    return write(zip_of(place), stream.getvalue())
 
 
 def files_of(place: Path) -> dict[str, bytes]:
-    """Return the files of an export by name, from the zip file or from a folder of the older form.
+    """Return the files of an export by name.
 
     Raises:
         OSError: there is no export, or it cannot be read.
-        ValueError: the zip file is damaged.
+        ValueError: the zip file is damaged, or the export is a folder.
     """
     path = zip_of(place)
-    if not path.exists() and place.is_dir():
-        return {file.name: read_bytes(file, inside=place) for file in _folder_files(place)}
+    if not path.exists() and (place / FILE).exists():
+        raise ValueError(f"it is a folder, as before hflray 0.1.0; {OLDER}")
     try:
         return unzip(read_bytes(path, inside=path.parent))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
-
-
-def _folder_files(folder: Path) -> list[Path]:
-    """Return the files of an export of the older form."""
-    return sorted(path for path in folder.iterdir() if NAMES.fullmatch(path.name))
 
 
 def _brief(tables: RunTables) -> RunTables:
@@ -212,7 +200,7 @@ def _brief(tables: RunTables) -> RunTables:
 def is_brief(files: Mapping[str, bytes], content: Mapping[str, Any]) -> bool:
     """Return whether an export is brief; older versions did not write it down."""
     many = content["task"] == EXPERIMENT and len(content["runs"]) > MOST_DETAILED
-    return bool(content.get("brief", many and f"{TABLES[1]}.parquet" not in files and content["version"] == VERSION))
+    return bool(content.get("brief", many and f"{TABLES[1]}.parquet" not in files))
 
 
 def _joined(frames: Mapping[str, pd.DataFrame]) -> pyarrow.Table:
@@ -257,14 +245,6 @@ def _shared(trees: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return shared
 
 
-def _take_shared(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Take what all configurations have in common out of the records of the runs, and return it."""
-    shared = _shared([record["config"] for record in records])
-    for record in records:
-        record["config"] = _without(record["config"], shared)
-    return shared
-
-
 def _without(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a tree that are not among the shared ones; `_merged` is the inverse."""
     rest: dict[str, Any] = {}
@@ -286,38 +266,30 @@ def _merged(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
 
 def read_export(place: Path) -> SweepRecord:
     """Read what `export` wrote. Raises ConfigError: the export is missing, damaged or of another version."""
-    with _named(place):
-        files, content, tables = _opened(place)
+    try:
+        files = files_of(place)
+        content = content_of(files)
+        if content["version"] != VERSION:
+            raise ValueError(f"it is of version {content['version']}, and this hflray reads {VERSION}; {OLDER}")
+        rounds, devices = (_separate(files.get(f"{kind}.parquet")) for kind in TABLES)
         histories = []
-        for record in records_of(content):
+        for record in content["runs"]:
             logged: dict[str, Any] = {name: record.get(name) for name in LOGGED}
-            histories.append(History(config=json.dumps(record["config"]), tables=tables[record["name"]], **logged))
+            config = json.dumps(_merged(content.get("config", {}), record["config"]))
+            tables = RunTables(rounds[record["name"]], devices.get(record["name"]))
+            histories.append(History(config=config, tables=tables, **logged))
         about = files.get(ABOUT, b"").decode().strip()
         brief = is_brief(files, content)
-    notes = list(content["notes"])
-    head = content["name"], content["title"], content["task"], content["description"]
-    labels = {value: one_line(label) for value, label in content.get("labels", {}).items()}
-    sweep = assemble(*head, histories, notes, lambda config: files.get(f"{FLEETS}/{key_of(config)}"), labels)
-    return replace(sweep, parts={"": about}, runs=[replace(run, brief=brief) for run in sweep.runs])
-
-
-@contextmanager
-def _named(place: Path) -> Iterator[None]:
-    """Turn an error of the block into a ConfigError that names the export."""
-    try:
-        yield
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{place}: holds no export that can be read ({str(error).splitlines()[0]}); "
             "write one with python -m hflray.report SWEEP --export FOLDER"
         ) from error
-
-
-def _opened(place: Path) -> tuple[dict[str, bytes], dict[str, Any], dict[str, RunTables]]:
-    """Return an export's files, the content of its ``runs.json`` and the tables of its runs."""
-    files = files_of(place)
-    content = content_of(files)
-    return files, content, _read_tables(files, content)
+    notes = list(content["notes"])
+    head = content["name"], content["title"], content["task"], content["description"]
+    labels = {value: one_line(label) for value, label in content.get("labels", {}).items()}
+    sweep = assemble(*head, histories, notes, lambda config: files.get(f"{FLEETS}/{key_of(config)}"), labels)
+    return replace(sweep, parts={"": about}, runs=[replace(run, brief=brief) for run in sweep.runs])
 
 
 def content_of(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -328,48 +300,6 @@ def content_of(files: Mapping[str, bytes]) -> dict[str, Any]:
     except UnfitError as error:
         raise ValueError(f"{FILE}: {error}") from None
     return content
-
-
-def records_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the runs in the content of ``runs.json``, each with its whole configuration."""
-    shared = content.get("config", {})
-    return [record | {"config": _merged(shared, record["config"])} for record in content["runs"]]
-
-
-def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict[str, RunTables]:
-    """Return the tables of an export of version 1 or 2 by the run's name. Raises ValueError: it is of another."""
-    names = [record["name"] for record in content["runs"]]
-    if content["version"] == VERSION:
-        rounds, devices = (_separate(files.get(f"{kind}.parquet")) for kind in TABLES)
-        return {name: RunTables(rounds[name], devices.get(name)) for name in names}
-    if content["version"] != 1:
-        raise ValueError(f"it is of version {content['version']}; this hflray reads 1 and {VERSION}")
-    tables = {}
-    for name in names:
-        devices_file = files.get(f"{_stem(name)}.devices.parquet")
-        run_rounds = read_parquet(files[f"{_stem(name)}.rounds.parquet"]).to_pandas()
-        tables[name] = RunTables(run_rounds, None if devices_file is None else read_parquet(devices_file).to_pandas())
-    return tables
-
-
-def convert(folder: Path) -> list[Path]:
-    """Write every export of an older form in and below a folder again as one file; return the paths of the files.
-
-    Nothing but the form changes, and the files of the old form are deleted.
-
-    Raises:
-        ConfigError: an export is damaged.
-    """
-    converted = []
-    for place in sorted(path.parent for path in folder.rglob(FILE)):
-        with _named(place):
-            files, content, tables = _opened(place)
-        if content["version"] == 1:
-            runs = content.pop("runs")
-            shared = _take_shared(runs)
-            files = _files(content | {"version": VERSION, "config": shared, "runs": runs}, tables)
-        converted.append(pack(place, files))
-    return converted
 
 
 def _is_export(path: Path) -> bool:

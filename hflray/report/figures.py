@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -55,9 +56,9 @@ def _dash(number: int) -> str:
     return DASHES[(number + number // 8) % 4]
 
 
-def _line(axes: Any, curve: series.MeanCurve, tint: str, number: int, x: Any = None, **style: Any) -> None:
-    """Draw a curve's mean over `x`, or over its rounds, with the standard deviation shaded."""
-    table, x = curve.table, curve.rounds if x is None else x
+def _line(axes: Any, table: pd.DataFrame, tint: str, number: int, x: Any = None, **style: Any) -> None:
+    """Draw the mean of a curve over `x`, or over its rounds, with the standard deviation shaded."""
+    x = table.index.to_numpy(dtype=float) if x is None else x
     axes.plot(x, table["mean"], _dash(number), color=tint, **style)
     axes.fill_between(x, table["low"], table["high"], color=tint, alpha=0.2)
 
@@ -135,12 +136,12 @@ def curves(sweep: SweepRecord, metric: str | None = None) -> Figure:
     drawn = series.curves(sweep, metric)
     figure, grid = _panels(list(drawn), 4, 2.9, sweep.shown.step_label, metrics.describe(metric).printed_axis)
     targets = {run.target for run in sweep.runs}
-    numbers = _numbers(curve.name for lines in drawn.values() for curve in lines)
+    numbers = _numbers(name for lines in drawn.values() for name in lines)
     for axes, lines in zip(grid, drawn.values(), strict=True):
-        for curve in lines:
-            number = numbers[curve.name]
-            _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
-                  marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
+        for name, table in lines.items():
+            number = numbers[name]
+            _line(axes, table, colour(name, number), number, label=as_chart_text(name), lw=1.5,
+                  marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(table) // 8))  # fmt: skip
         if metric == sweep.main_metric and len(targets) == 1:
             _target(axes, next(iter(targets)), metric)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -249,8 +250,8 @@ def framework(sweep: SweepRecord) -> Figure:
     shown = {name: as_chart_text("\n".join(textwrap.wrap(name, 34))) for name in by_data}
     for axes, (name, groups) in zip(grid, by_data.items(), strict=False):
         for scheduled, runs in groups.items():
-            number, curve = numbers[scheduled], series.MeanCurve(f"H = {scheduled}", accuracy, runs)
-            _line(axes, curve, COLOURS[number % len(COLOURS)], number, label=curve.name, lw=1.4)
+            number, table = numbers[scheduled], series.mean_curve(runs, accuracy)
+            _line(axes, table, COLOURS[number % len(COLOURS)], number, label=f"H = {scheduled}", lw=1.4)
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
         axes.set(xlabel="Round", ylabel=accuracy.printed_axis)
         axes.set_title(shown[name], fontsize=9)
@@ -299,9 +300,9 @@ def readings(sweep: SweepRecord) -> Figure:
     figure, grid = _panels(list(panels), 2, 3.6, "Updates of the network", metric.printed_axis, share_x=True)
     for axes, (title, groups) in zip(grid, panels.items(), strict=True):
         for name, runs in groups.items():
-            number, curve = numbers[name], series.MeanCurve(name, metric, runs)
-            updates = curve.rounds * draws(runs[0]) / runs[0].config.learning.train_batch
-            _line(axes, curve, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
+            number, table = numbers[name], series.mean_curve(runs, metric)
+            updates = table.index.to_numpy(dtype=float) * draws(runs[0]) / runs[0].config.learning.train_batch
+            _line(axes, table, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
         for run in ceilings.get(title, []):
             units, level = run.config.learning.hidden, run.last(metric.name) * metric.scale
             widest = units == max(other.config.learning.hidden for other in ceilings[title])

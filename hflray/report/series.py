@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,45 +50,26 @@ def panels(sweep: SweepRecord) -> dict[str, dict[str, list[RunRecord]]]:
     return {panel: {name: once(members) for name, members in of_it.items()} for panel, of_it in groups.items()}
 
 
-@dataclass(frozen=True)
-class MeanCurve:
-    """A metric over the rounds of runs that differ only in the seed.
+def mean_curve(runs: Sequence[RunRecord], metric: metrics.Metric) -> pd.DataFrame:
+    """Return the curve of a metric over the rounds of runs that differ only in the seed.
 
-    Attributes:
-        name: the label of the curve within its panel.
-        metric: the metric's row of the glossary.
-        runs: the runs.
+    It is the ``mean``, and ``low`` and ``high`` one standard deviation away, by round (by environment step where an
+    assigner learns), in the displayed unit. It has the rounds of all runs that have the metric, because a mean over
+    other runs than before would jump. Once a run has ended, those under way wait for their own end.
     """
-
-    name: str
-    metric: metrics.Metric
-    runs: Sequence[RunRecord]
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit.
-
-        It has the rounds of all runs that have the metric, because a mean over other runs than before would jump. Once
-        a run has ended, those under way wait for their own end.
-        """
-        runs = [run for run in self.runs if len(run.series(self.metric.name))] or self.runs
-        runs = [run for run in runs if run.ended] or runs
-        values = over_seeds(runs, self.metric.name)
-        values = values[values["runs"] == len(runs)]
-        mean, std = values["mean"] * self.metric.scale, values["std"] * self.metric.scale
-        return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
-
-    @property
-    def rounds(self) -> NDArray[np.float64]:
-        """The rounds of `table`; environment steps where an assigner learns."""
-        return self.table.index.to_numpy(dtype=float)
+    runs = [run for run in runs if len(run.series(metric.name))] or runs
+    runs = [run for run in runs if run.ended] or runs
+    values = over_seeds(runs, metric.name)
+    values = values[values["runs"] == len(runs)]
+    mean, std = values["mean"] * metric.scale, values["std"] * metric.scale
+    return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
 
 
-def curves(sweep: SweepRecord, metric: str) -> dict[str, list[MeanCurve]]:
-    """Return the curves of a metric in each panel."""
+def curves(sweep: SweepRecord, metric: str) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the curves of a metric in each panel, by their labels."""
     row = metrics.describe(metric)
     return {
-        panel: [MeanCurve(name, row, runs) for name, runs in groups.items()] for panel, groups in panels(sweep).items()
+        panel: {name: mean_curve(runs, row) for name, runs in groups.items()} for panel, groups in panels(sweep).items()
     }
 
 

@@ -23,8 +23,9 @@ from hflray.experiment import Experiment
 from hflray.experiment.fleets import Fleets
 from hflray.experiment.scenario import DataKey, Scenario, data_key
 from hflray.losses import METRIC_OF
-from hflray.models import build, num_parameters
+from hflray.models import build
 from hflray.models.problem import Problem
+from hflray.models.vector import num_parameters
 from hflray.support.files import size_text
 from hflray.support.references import short
 from hflray.sweep import SweepFile, Trial

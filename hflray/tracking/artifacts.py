@@ -146,7 +146,8 @@ class FinalModel:
 
     def module(self) -> torch.nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode."""
-        from hflray.models import build, load_vector
+        from hflray.models import build
+        from hflray.models.vector import load_vector
         from hflray.support import checkpoint  # imported here because torch takes a second to import
 
         with self.saved() as folder:

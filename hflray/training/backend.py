@@ -92,7 +92,7 @@ class Backend:
                 self._hierarchy = SerialHierarchy(job, data(), edges, self._tree)
             else:
                 pool = self.pool(self._cpus or start_ray())
-                self._hierarchy = RayHierarchy(job, data(), edges, *pool, keep=self._keep, tree=self._tree)
+                self._hierarchy = RayHierarchy(job, data(), edges, pool, self._keep, self._tree)
         return self._hierarchy
 
     @property

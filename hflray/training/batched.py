@@ -31,7 +31,7 @@ from torch.func import functional_call, grad, vmap
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.losses import Loss
-from hflray.models import load_vector
+from hflray.models.vector import load_vector
 from hflray.training.differences import Differences
 from hflray.training.kernel_base import split_like
 from hflray.training.kernels import Precision

@@ -20,7 +20,8 @@ from hflray.aggregation import FloatVector
 from hflray.errors import WorkerLostError
 from hflray.fleet.tree import CLOUD_ALONE, Tree
 from hflray.losses import summarise
-from hflray.models import build, num_statistics, trained
+from hflray.models import build
+from hflray.models.vector import num_statistics, trained
 from hflray.training.actor_pool import ActorPool, pool_of
 from hflray.training.driver import Executor, LocalPool, train_round
 from hflray.training.exchange import Version
@@ -169,9 +170,7 @@ class RayHierarchy(Hierarchy):
         job: how devices train.
         data: the samples of all devices; they are put into the object store once.
         num_edges: M; edges beyond `edge_actors` share actors.
-        num_actors: the number of device actors.
-        cpus_per_actor: CPUs that each device actor reserves.
-        gpus_per_actor: the part of a GPU that each device actor reserves.
+        size: the number of device actors, and what each reserves.
         keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.actor_pool`.
         tree: what lies above the edges.
     """
@@ -183,9 +182,7 @@ class RayHierarchy(Hierarchy):
         job: LocalJob,
         data: DeviceData,
         num_edges: int,
-        num_actors: int,
-        cpus_per_actor: float = 1.0,
-        gpus_per_actor: float = 0.0,
+        size: PoolSize,
         keep: bool = False,
         tree: Tree = CLOUD_ALONE,
     ) -> None:
@@ -194,8 +191,7 @@ class RayHierarchy(Hierarchy):
         self._keep = keep
         self._idle = True  # no call is under way, and the last one did not fail
         make = pool_of if keep else ActorPool
-        size = PoolSize(num_actors, cpus_per_actor, gpus_per_actor)
-        pool = make(job, ray.put(data), size, edge_actors(num_edges, num_actors))
+        pool = make(job, ray.put(data), size, edge_actors(num_edges, size.actors))
         super().__init__(job, data, num_edges, pool, tree)
 
     def _recovering(self, activity: str, attempt: Callable[[], Result]) -> Result:

@@ -23,8 +23,10 @@ from hflray.aggregation.fixed_point import FloatVector
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.losses import Loss, find_loss
-from hflray.models import MINI, MiniCnn, build, is_papers, kept_at_home, trained, travelling
+from hflray.models import MINI, build, is_papers
+from hflray.models.paper import MiniCnn
 from hflray.models.problem import Problem
+from hflray.models.vector import kept_at_home, trained, travelling
 from hflray.training.fused import FusedKernel, MiniKernel, fused_library, is_fusible
 from hflray.training.kernel_base import Kernel, library
 from hflray.training.layers import NO_LAYERS, replace_layers, replaceable

@@ -20,7 +20,7 @@ from hflray.aggregation import FloatVector, Sent, SumVector
 from hflray.aggregation.fixed_point import weighted
 from hflray.losses import find_loss, shard_sums
 from hflray.models import build, is_papers, torch_seed
-from hflray.models import trained as trained_tensors
+from hflray.models.vector import trained as trained_tensors
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer

@@ -6,7 +6,6 @@ data forward and backward, in training and in evaluation, and its memory is comp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,8 +17,10 @@ from torch import Tensor, nn
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
 from hflray.losses import find_loss
-from hflray.models import build, is_papers, kept_at_home, num_parameters, num_statistics, trained, travelling
+from hflray.models import build, is_papers
 from hflray.models.problem import Problem
+from hflray.models.vector import kept_at_home, num_parameters, num_statistics, trained, travelling
+from hflray.support.reader import memory_share
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.batched import BatchedTrainer
@@ -98,7 +99,7 @@ class _Check:
 
     def _check_memory(self, parameters: int, activations: int) -> None:
         needed = BYTES_PER_NUMBER * parameters + activations
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = memory_share(1.0)
         if needed > total:
             raise self._refused(
                 f"needs about {needed / GIB:,.1f} GiB in every process that trains it ({parameters:,} weights, "

@@ -76,20 +76,16 @@ class TrainingState:
     @classmethod
     def of_arrays(cls, model: FloatVector, named: Mapping[str, Any]) -> TrainingState:
         """Return the state of `arrays`; other names are ignored."""
-        memories: dict[int, dict[str, Any]] = {}
-        fetched: dict[int, dict[str, Any]] = {}
+        nested: dict[str, dict[int, dict[str, Any]]] = {"memory": {}, "fetched": {}}
         models: dict[tuple[int, int], FloatVector] = {}
         state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}, "edge": {}}
         for key, value in named.items():
             if not key.startswith(PREFIX):
                 continue
             part, _, name = key.removeprefix(PREFIX).partition(".")
-            if part == "memory":
-                device, _, name = name.partition(".")
-                memories.setdefault(int(device), {})[name] = value if value.ndim else value.item()
-            elif part == "fetched":
-                edge, _, name = name.partition(".")
-                fetched.setdefault(int(edge), {})[name] = value
+            if part in nested:
+                owner, _, name = name.partition(".")
+                nested[part].setdefault(int(owner), {})[name] = value if value.ndim else value.item()
             elif part == "version":
                 edge, _, number = name.partition(".")
                 models[int(edge), int(number)] = value
@@ -97,9 +93,10 @@ class TrainingState:
                 state[part][int(name) if part in ("residual", "edge") else name] = value
         versions = {
             edge: Version(held.pop("model"), {name.removeprefix("vectors."): vector for name, vector in held.items()})
-            for edge, held in fetched.items()
+            for edge, held in nested["fetched"].items()
         }
-        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models, state["edge"])
+        kept = state["residual"], state["rule"], state["cloud"]
+        return cls(model, nested["memory"], *kept, versions, models, state["edge"])
 
 
 class RoundTask(NamedTuple):
@@ -172,7 +169,3 @@ class TrainingSetting:
     def weights(self) -> NDArray[np.int64]:
         """The weight of each device's model, (N,)."""
         return np.ones_like(self.samples) if self.method.uniform else self.samples
-
-    def start(self, model: FloatVector) -> TrainingState:
-        """Return the state before round 1."""
-        return TrainingState.first(self.method, model, sum(self.sizes), self.num_edges)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hflray.models import init_vector, load_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import load_vector
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table

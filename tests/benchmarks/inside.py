@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from hflray.cost import Schedule
-from hflray.models import build, init_vector
+from hflray.models import build
+from hflray.models.paper import init_vector
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
@@ -63,7 +64,8 @@ class Turns:
         for name, method in methods.items():
             job = LocalJob(PROBLEM, seed=0, kernel=kernel, method=method)
             self.rounds[name] = SerialHierarchy(job, data, edges)
-            self.states[name] = self.rounds[name].setting.start(model)
+            setting = self.rounds[name].setting
+            self.states[name] = TrainingState.first(method, model, sum(setting.sizes), edges)
         self.turn = 0
 
     def take(self) -> dict[str, float]:

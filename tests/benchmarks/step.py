@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hflray.models import build, init_vector, is_papers, to_vector
+from hflray.models import build, is_papers
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import to_vector
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import quiet_heap
 from tests.benchmarks._report import Table

@@ -34,7 +34,8 @@ import torch
 from numpy.typing import NDArray
 
 from hflray.config import TrainingConfig
-from hflray.models import init_vector, initial_vector
+from hflray.models import initial_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support.private import cache_folder
 from hflray.training.kernels import settled

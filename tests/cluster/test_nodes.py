@@ -14,7 +14,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.models import init_vector
+from hflray.models.paper import init_vector
 from hflray.seeding import stream
 from tests.conftest import own_module, small_config
 from tests.models.samples import build_model

@@ -13,7 +13,7 @@ from hflray.cost import Workload
 from hflray.data.partition import majority_classes
 from hflray.experiment import Experiment
 from hflray.experiment.grouping import adjusted_rand_index, group_devices
-from hflray.models import init_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from tests.conftest import small_config

@@ -94,15 +94,11 @@ def _deep(path: Path) -> None:
 
 EXPORT = {
     "nested JSON in an export": _in_export("runs.json", lambda: DEEP),
-    "nested JSON in an older export": _instead("older/*/runs.json", _deep),
     "a ZIP bomb": _instead(f"exports/{NAME}.zip", lambda path: path.write_bytes(bomb("runs.json", 8))),
     "a table of many rows": _in_export("rounds.parquet", lambda: table(1_000_000, 60)),
     "a table of long texts": _in_export("rounds.parquet", texts),
     "a pipe as an export": _instead(f"exports/{NAME}.zip", os.mkfifo),
-    "a pipe in an older export": _instead("older/*/runs.json", os.mkfifo),
     "a link to /dev/zero as an export": _instead(f"exports/{NAME}.zip", _zero),
-    "a link to /dev/zero in an older export": _instead("older/*/runs.json", _zero),
-    "a link out of an older export": _instead("older/*/*.rounds.parquet", _outside),
 }
 FILES = {"sweep.json": f"results/{FOLDER}/sweep.json", "a journal": f"results/{FOLDER}/journal/*ikc*.jsonl",
          "a checkpoint": f"results/{FOLDER}/checkpoints/*ikc*/*"}  # fmt: skip

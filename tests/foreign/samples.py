@@ -13,7 +13,7 @@ import numpy as np
 
 from hflray.assignment.policy import SHIPPED as ASSIGNER
 from hflray.experiment import Experiment
-from hflray.report.exports import _read_tables, content_of, export, files_of, records_of
+from hflray.report.exports import export
 from hflray.rl.solved_fleets import prepare
 from hflray.scheduling.learned import SHIPPED as SCHEDULER
 from hflray.support import checkpoint
@@ -34,9 +34,8 @@ DRAWN = ("fleet.num_devices=12", "fleet.num_edges=3", "scheduling.num_scheduled=
 
 
 def make(root: Path) -> None:
-    """Write a folder with every format: ``exports``, ``older``, ``results`` and ``files``."""
+    """Write a folder with every format: ``exports``, ``results`` and ``files``."""
     export(sweep(NAME, [explorable(2, *DRAWN, f"seed={seed}") for seed in (0, 1)]), root / "exports" / NAME)
-    _older(root)
     results(root / "results")
     (root / "files").mkdir()
     rng = np.random.default_rng(0)
@@ -49,22 +48,6 @@ def make(root: Path) -> None:
     (root / "files" / "trace.csv").write_text("time_s,device,available\n0,0,1\n5,1,0\n9.5,0,0\n")
     clients = {str(n): {"active": [0, 50], "inactive": [10, 60], "finish_time": 100} for n in range(3)}
     (root / "files" / "fedscale.json").write_text(json.dumps(clients))
-
-
-def _older(root: Path) -> None:
-    """Write the export again as a folder of version 1."""
-    files = files_of(root / "exports" / NAME)
-    content = content_of(files)
-    tables = _read_tables(files, content)
-    folder = root / "older" / NAME
-    folder.mkdir(parents=True)
-    old = content | {"version": 1, "runs": records_of(content)}
-    old.pop("config"), old.pop("brief")
-    (folder / "runs.json").write_text(json.dumps(old))
-    for name, table in tables.items():
-        table.rounds.to_parquet(folder / f"{name}.rounds.parquet")
-        assert table.devices is not None
-        table.devices.to_parquet(folder / f"{name}.devices.parquet")
 
 
 def swept() -> SweepFile:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from hflray.models import MINI, MINI_INPUT_SHAPE, build
+from hflray.models import MINI, build
+from hflray.models.paper import MINI_INPUT_SHAPE
 from hflray.models.problem import Problem
 
 

@@ -17,22 +17,19 @@ from torch.nn import functional
 
 from hflray import errors, registry
 from hflray.config import BITS_PER_KB
-from hflray.data import load_dataset
+from hflray.data import Dataset, load_dataset
 from hflray.errors import DataError, HflrayError
-from hflray.models import (
+from hflray.models import auxiliary_problem, build, initial_vector
+from hflray.models.paper import HflCnn, MiniCnn
+from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import (
     BITS_PER_PARAMETER,
-    HflCnn,
-    MiniCnn,
-    auxiliary_problem,
-    build,
-    initial_vector,
+    kept_at_home,
     load_vector,
     num_parameters,
     num_statistics,
     to_vector,
 )
-from hflray.models.problem import ModelSpec, Problem
-from hflray.models.vector import kept_at_home
 from tests.conftest import own_module, refusal, refusals, small_config
 from tests.models.samples import build_model, random_samples
 
@@ -234,7 +231,7 @@ def test_the_texts_of_a_problems_references_go_where_it_goes(tmp_path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN)
     config = small_config(f"model.name={path}:Net", f"training.loss={path}:loss")
-    problem = Problem((4,), 3).configured(config)
+    problem = Problem.of(Dataset.of(np.eye(3, 4), [0, 1, 2], np.eye(3, 4), [0, 1, 2]), config)
     path.unlink()  # as on another machine
     made = f"pickle.loads({pickle.dumps(problem)!r})"
     code = (

@@ -17,9 +17,7 @@ from hflray.report.exports import (
     ABOUT,
     FILE,
     MOST_DETAILED,
-    TABLES,
     content_of,
-    convert,
     export,
     exports,
     files_of,
@@ -27,7 +25,6 @@ from hflray.report.exports import (
     pack,
     read_exhibit,
     read_export,
-    records_of,
     zip_of,
 )
 from hflray.report.runs import SweepRecord
@@ -104,60 +101,20 @@ def test_a_damaged_file_is_an_error_of_one_line(damage, sweep, tmp_path) -> None
         assert len(str(caught.value).splitlines()) == 1
 
 
-def as_folder(place: Path) -> None:
-    """Write an export as hflray did before: its files in a folder."""
-    place.mkdir()
-    for name, content in files_of(place).items():
-        (place / name).write_bytes(content)
-    zip_of(place).unlink()
-
-
-def as_version_1(folder: Path) -> None:
-    """Write an export in a folder as hflray did at first: two tables and the whole configuration for each run."""
-    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    for run in read_export(folder).runs:
-        stem = run.name.replace("λ", "l")
-        run.history.tables.rounds.to_parquet(folder / f"{stem}.rounds.parquet", index=False)
-        if run.devices is not None:
-            run.devices.to_parquet(folder / f"{stem}.devices.parquet", index=False)
-    content["runs"] = records_of(content)
-    del content["config"]
-    (folder / FILE).write_text(json.dumps(content | {"version": 1}), encoding="utf-8")
-    for kind in TABLES:
-        (folder / f"{kind}.parquet").unlink(missing_ok=True)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_export_of_an_older_form_is_read_and_converted_without_a_change(version, sweep, tmp_path) -> None:
-    place = tmp_path / "tiny"
-    path = export(sweep, place)
-    pack(path, files_of(path) | {ABOUT: b"made elsewhere"})
-    new = files_of(path)
-    as_folder(place)
+@pytest.mark.parametrize(("version", "what"), [(1, "version 1"), (2, "a folder")])
+def test_an_export_of_an_older_form_is_refused_and_named_with_the_release_that_converts_it(
+    version, what, sweep, tmp_path
+) -> None:
+    files = files_of(export(sweep, tmp_path / "new"))
+    content = json.dumps(content_of(files) | {"version": version})
     if version == 1:
-        as_version_1(place)
-        assert len(list(place.glob("*.parquet"))) == 2 * len(sweep.runs)
-    assert not path.exists()
-    assert exports(tmp_path) == exports(place) == [place]
-    read = read_exhibit(place)
-    assert_same_sweep(replace(read, parts={}), replace(sweep, parts={}))
-    assert read.parts == {"": "made elsewhere"}
-    assert convert(tmp_path) == [path]
-    assert not place.exists()
-    converted = files_of(path)
-    assert content_of(converted) == content_of(new)
-    assert {**converted, FILE: b""} == {**new, FILE: b""}
-    assert convert(tmp_path) == []
-
-
-def test_an_export_replaces_one_of_the_older_form(sweep, tmp_path) -> None:
-    path = export(sweep, tmp_path / "tiny")
-    pack(path, files_of(path) | {ABOUT: b"made elsewhere"})
-    as_folder(tmp_path / "tiny")
-    (tmp_path / "tiny" / "notes.md").write_text("mine")
-    export(sweep, tmp_path / "tiny")
-    assert [file.name for file in (tmp_path / "tiny").iterdir()] == ["notes.md"]
-    assert read_export(path).parts == {"": "made elsewhere"}
+        pack(tmp_path / "old", files | {FILE: content.encode()})
+    else:
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old" / FILE).write_text(content)
+    assert exports(tmp_path) == [tmp_path / "new", tmp_path / "old"]
+    with pytest.raises(ConfigError, match=f"{what}.*hflray report convert of hflray 0.2.0"):
+        read_exhibit(tmp_path / "old")
 
 
 def test_what_a_run_does_not_have_is_no_column_and_a_nan_stays_one(tmp_path) -> None:

@@ -54,16 +54,15 @@ def test_a_curve_is_in_the_displayed_unit() -> None:
     runs = [accuracy(10, "ikc", curve, seed) for seed, curve in enumerate(([0.1, 0.5], [0.3, 0.5]))]
     runs += [accuracy(30, "ikc", [0.4, 0.8])]
     panels = series.curves(sweep("fig3", runs), metrics.ACCURACY)
-    assert {panel: [line.name for line in lines] for panel, lines in panels.items()} == {"": ["H = 10", "H = 30"]}
-    ten, thirty = panels[""]
-    np.testing.assert_allclose(ten.table["mean"], [20.0, 50.0])  # percent
+    assert {panel: list(lines) for panel, lines in panels.items()} == {"": ["H = 10", "H = 30"]}
+    ten, thirty = panels[""].values()
+    np.testing.assert_allclose(ten["mean"], [20.0, 50.0])  # percent
     std = 10 * 2**0.5  # the deviation of 10 and 30, with n − 1 degrees of freedom
-    np.testing.assert_allclose(ten.table["low"], [20 - std, 50.0])
-    np.testing.assert_allclose(ten.table["high"], [20 + std, 50.0])
-    assert ten.rounds.tolist() == [1.0, 2.0]
-    assert thirty.table.to_numpy().tolist() == [[40.0] * 3, [80.0] * 3]
-    assert len(ten.table)
-    assert not series.curves(sweep("fig3", runs), metrics.TEST_LOSS)[""][0].table.size
+    np.testing.assert_allclose(ten["low"], [20 - std, 50.0])
+    np.testing.assert_allclose(ten["high"], [20 + std, 50.0])
+    assert ten.index.tolist() == [1.0, 2.0]
+    assert thirty.to_numpy().tolist() == [[40.0] * 3, [80.0] * 3]
+    assert not series.curves(sweep("fig3", runs), metrics.TEST_LOSS)[""]["H = 10"].size
 
 
 def test_bars_are_the_last_values_in_the_colours_of_their_schedulers() -> None:
@@ -140,12 +139,9 @@ def test_equal_runs_count_as_one_seed_in_every_chart() -> None:
     again = ((0, "training.num_actors=1"), (0, "training.num_actors=2"), (1, "training.num_actors=1"))
     runs = [run({metrics.TOTAL_ENERGY_J: [10.0 + 30 * seed]}, f"seed={seed}", more) for seed, more in again]
     twice = sweep("mine", runs)
-    (bar,), ((line,),) = (
-        series.bars(twice, metrics.TOTAL_ENERGY_J),
-        series.curves(twice, metrics.TOTAL_ENERGY_J).values(),
-    )
-    (groups,) = series.by_scheduled(twice).values()
-    means = [bar.mean, *line.table["mean"], *series.against_scheduled(groups, metrics.TOTAL_ENERGY_J)["mean"]]
+    (bar,), (lines,) = series.bars(twice, metrics.TOTAL_ENERGY_J), series.curves(twice, metrics.TOTAL_ENERGY_J).values()
+    (line,), (groups,) = lines.values(), series.by_scheduled(twice).values()
+    means = [bar.mean, *line["mean"], *series.against_scheduled(groups, metrics.TOTAL_ENERGY_J)["mean"]]
     assert means == [25.0] * 3
 
 
@@ -163,5 +159,5 @@ def test_a_run_under_way_does_not_shorten_the_curve_of_those_that_have_ended() -
     row = metrics.describe(metrics.ACCURACY)
     ended = [run({metrics.ACCURACY: [0.1, 0.2, 0.3]}, f"seed={seed}") for seed in (0, 1)]
     under_way = run({metrics.ACCURACY: [0.9]}, "seed=2", status="RUNNING")
-    assert series.MeanCurve("x", row, [*ended, under_way]).table["mean"].tolist() == pytest.approx([10, 20, 30])
-    assert series.MeanCurve("x", row, [under_way]).table["mean"].tolist() == pytest.approx([90])
+    assert series.mean_curve([*ended, under_way], row)["mean"].tolist() == pytest.approx([10, 20, 30])
+    assert series.mean_curve([under_way], row)["mean"].tolist() == pytest.approx([90])

@@ -16,8 +16,9 @@ from hflray.assignment import configured_assigner
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.experiment.scenario import Scenario
-from hflray.models import BITS_PER_PARAMETER, initial_vector
+from hflray.models import initial_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import BITS_PER_PARAMETER
 from hflray.support.arrays import FloatArray, IntArray
 
 ROUNDS, SEEDS = 150, range(4)

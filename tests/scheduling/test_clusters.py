@@ -18,7 +18,7 @@ from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import adjusted_rand_index
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.models import BITS_PER_PARAMETER, num_parameters
+from hflray.models.vector import BITS_PER_PARAMETER, num_parameters
 from hflray.physics.computing import Dvfs
 from hflray.report.exports import content_of, files_of
 from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler, cluster_devices, clustering_cost

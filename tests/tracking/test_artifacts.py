@@ -18,8 +18,9 @@ from hflray.config import ExperimentConfig
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, DamagedError, DataError
 from hflray.experiment import Experiment
-from hflray.models import init_vector, load_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import load_vector
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
 from hflray.support.checkpoint import Checkpoints
@@ -159,7 +160,7 @@ def test_any_tracker_can_store_the_weights_by_name(tmp_path) -> None:
     vector = init_vector(network, np.random.default_rng(3))
     load_vector(network, vector)
     checkpoint.save(tmp_path / "saved" / "state", {"global_model": vector, "config": {"seed": 0}})
-    model = FinalModel(lambda: nullcontext(tmp_path / "saved"), dataset, Problem.posed_by(dataset))
+    model = FinalModel(lambda: nullcontext(tmp_path / "saved"), dataset, Problem.of(dataset, ExperimentConfig()))
     (path,) = model.write(tmp_path)
     weights = load_file(path)
     assert {name: value.shape for name, value in weights.items()} == {

@@ -27,8 +27,10 @@ from sqlalchemy.engine import make_url
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
-from hflray.models import init_vector, initial_vector, load_vector
+from hflray.models import initial_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import load_vector
 from hflray.support import checkpoint
 from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, run_ids_of, sender
 from hflray.tracking import mlflow as module
@@ -180,7 +182,7 @@ def test_each_run_has_its_own_model_and_the_network_is_traced_once(tmp_path, mon
         sink = module.MLflowSink(Place("http://127.0.0.1:9", "tests", "models", tmp_path))
         sink._client, sink.run_ids = SimpleNamespace(log_artifacts=log_artifacts), {"t1": "r"}
         saved = partial(contextlib.nullcontext, tmp_path / f"saved{seed}")
-        sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset, Problem.posed_by(dataset)))
+        sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset, Problem.of(dataset, load_config())))
         images = torch.rand(3, *dataset.image_shape)
         assert torch.equal(mlflow.pytorch.load_model(str(logged[0]))(images), network(images))
         metadata = mlflow.models.Model.load(str(logged[0]))
@@ -298,7 +300,7 @@ def test_a_name_that_cannot_be_searched_is_refused(name) -> None:
 def test_models_of_features_and_tokens_predict_like_the_network(tmp_path, name: str, network: str) -> None:
     """The second model is written with the trace of the first, and has its own weights."""
     dataset = load_dataset(name)
-    problem = replace(Problem.posed_by(dataset), model=ModelSpec.of(network))
+    problem = replace(Problem.of(dataset, load_config()), model=ModelSpec.of(network))
     for seed in (0, 1):
         folder = tmp_path / str(seed)
         checkpoint.save(folder / "state", {"global_model": initial_vector(problem, seed), "config": {"seed": 0}})

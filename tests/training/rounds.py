@@ -15,7 +15,8 @@ from hflray.training.exchange import EdgeTask, Share, Version
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.local import DeviceHost
-from hflray.training.state import RoundResult, RoundTask
+from hflray.training.plan import PoolSize
+from hflray.training.state import RoundResult, RoundTask, TrainingState
 
 NUM_EDGES = 3
 
@@ -29,6 +30,11 @@ class Rounds:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.hierarchy, name)
 
+    def start(self, model: np.ndarray) -> TrainingState:
+        """Return the state before round 1."""
+        setting = self.hierarchy.setting
+        return TrainingState.first(setting.method, model, sum(setting.sizes), setting.num_edges)
+
     def result(self, index, before, devices, edges, participates=None, wants_losses=False) -> RoundResult:
         """Train a round from a state; without `participates`, (Q, H), all devices take part."""
         if participates is None:
@@ -38,8 +44,7 @@ class Rounds:
 
     def train_round(self, index, model, devices, edges, participates=None) -> np.ndarray:
         """Return the global model after a round that begins with `model`."""
-        before = self.hierarchy.setting.start(model)
-        return self.result(index, before, devices, edges, participates).state.model
+        return self.result(index, self.start(model), devices, edges, participates).state.model
 
 
 def serial_rounds(job: LocalJob, data: DeviceData, edge_iterations: int, num_edges: int = NUM_EDGES) -> Rounds:
@@ -48,10 +53,12 @@ def serial_rounds(job: LocalJob, data: DeviceData, edge_iterations: int, num_edg
 
 
 def actor_rounds(
-    job: LocalJob, data: DeviceData, edge_iterations: int, num_edges: int = NUM_EDGES, **options
-) -> Rounds:
+    job: LocalJob, data: DeviceData, edge_iterations: int, num_edges: int = NUM_EDGES, num_actors: int = 2,
+    cpus_per_actor: float = 1.0, **options,
+) -> Rounds:  # fmt: skip
     """Return a hierarchy of actors."""
-    return Rounds(RayHierarchy(job, data, num_edges, **options), edge_iterations)
+    size = PoolSize(num_actors, cpus_per_actor)
+    return Rounds(RayHierarchy(job, data, num_edges, size, **options), edge_iterations)
 
 
 @contextmanager

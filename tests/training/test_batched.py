@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import HflrayError
-from hflray.models import init_vector
+from hflray.models.paper import init_vector
 from hflray.seeding import stream
 from hflray.training import batched
 from hflray.training.batched import Group, rounded_up

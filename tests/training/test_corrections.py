@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hflray.errors import HflrayError
-from hflray.models import init_vector
+from hflray.models.paper import init_vector
 from hflray.registry import register
 from hflray.seeding import stream
 from hflray.support.native import compiler
@@ -78,7 +78,7 @@ def rounds_of(rule: str, kernel: str, **options: float) -> Rounds:
 def trained(rule: str, kernel: str, **options: float) -> np.ndarray:
     rounds = rounds_of(rule, kernel, **options)
     model = init_vector(build_model("hfl", SHAPE, 3), stream(0, "model"))
-    return np.asarray(rounds.result(1, rounds.setting.start(model), DEVICES, EDGES).state.model)
+    return np.asarray(rounds.result(1, rounds.start(model), DEVICES, EDGES).state.model)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -118,7 +118,7 @@ def test_the_two_norms_differ() -> None:
 @pytest.mark.parametrize("kernel", ["eager", "batched"])
 def test_device_and_round_reach_a_rule_that_names_them(kernel: str) -> None:
     rounds = rounds_of("Placed", kernel)
-    state = rounds.setting.start(init_vector(build_model("hfl", SHAPE, 3), stream(0, "model")))
+    state = rounds.start(init_vector(build_model("hfl", SHAPE, 3), stream(0, "model")))
     Placed.seen.clear()
     for index in (1, 2):
         state = rounds.result(index, state, DEVICES, EDGES).state

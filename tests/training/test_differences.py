@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hflray import registry
-from hflray.models import build, init_vector
+from hflray.models import build
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training import differences
 from hflray.training.differences import Differences

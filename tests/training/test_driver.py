@@ -11,7 +11,7 @@ import pytest
 from hflray import metrics
 from hflray.compression import Whole
 from hflray.errors import DivergedError
-from hflray.models import init_vector
+from hflray.models.paper import init_vector
 from hflray.seeding import stream
 from hflray.support.native import compiler
 from hflray.training.exchange import Version, delivered
@@ -90,7 +90,7 @@ def start() -> np.ndarray:
 
 def two_rounds(rounds: Rounds, start: np.ndarray) -> TrainingState:
     """Return the state after a round of all devices, and one in which some are missing."""
-    first = rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).state
+    first = rounds.result(1, rounds.start(start), DEVICES, EDGES).state
     return rounds.result(2, first, DEVICES, EDGES, COUNTS).state
 
 
@@ -190,8 +190,8 @@ def test_an_edge_at_which_too_few_arrive_keeps_its_model(start) -> None:
     """Krum with f = 0 needs three models; edge 0 has two devices, and edge 1 four."""
     data, method = make_data(SIZES), Method(**at("edge", "aggregator", "krum", f=0))
     rounds = serial_rounds(job_of(method), data, 1)
-    state = rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).state
-    alone = rounds.result(1, rounds.setting.start(start), DEVICES[EDGES == 1], EDGES[EDGES == 1]).state
+    state = rounds.result(1, rounds.start(start), DEVICES, EDGES).state
+    alone = rounds.result(1, rounds.start(start), DEVICES[EDGES == 1], EDGES[EDGES == 1]).state
     share = (9 + 5 + 3 + 2) / sum(SIZES)
     np.testing.assert_allclose(state.model, start + share * (alone.model - start), rtol=1e-5, atol=1e-7)
 
@@ -241,7 +241,7 @@ def test_the_noise_of_every_edge_and_iteration_reaches_the_model(start) -> None:
 def test_updates_are_measured_only_where_a_part_is_not_the_default_or_it_is_asked_for(start) -> None:
     def measures(method: Method) -> set[str]:
         rounds = serial_rounds(job_of(method), make_data(SIZES), 3)
-        return set(rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).measures)
+        return set(rounds.result(1, rounds.start(start), DEVICES, EDGES).measures)
 
     assert measures(Method()) == measures(Method(momentum=0.5)) == set()
     assert measures(Method(measured=True)) == measures(METHODS["krum"]) == {metrics.UPDATE_NORM, metrics.UPDATE_DRIFT}
@@ -253,7 +253,7 @@ def test_measuring_changes_no_bit_and_has_the_numbers_of_one_device_trained_alon
     results = []
     for method in (Method(), Method(measured=True)):
         rounds = serial_rounds(job_of(method), data, 1)
-        results.append(rounds.result(1, rounds.setting.start(start), *alone))
+        results.append(rounds.result(1, rounds.start(start), *alone))
     np.testing.assert_array_equal(results[0].state.model, results[1].state.model)
     moved = np.linalg.norm(results[1].state.model.astype(np.float64) - start)
     values = results[1].measures
@@ -263,7 +263,7 @@ def test_measuring_changes_no_bit_and_has_the_numbers_of_one_device_trained_alon
 def test_the_error_of_a_compressor_is_what_it_kept(start) -> None:
     data, method = make_data(SIZES), Method(**at("device_compressor", "compressor", "top_k", share=0.1))
     rounds = serial_rounds(job_of(method), data, 1)
-    first = rounds.result(1, rounds.setting.start(start), DEVICES[:1], EDGES[:1])
+    first = rounds.result(1, rounds.start(start), DEVICES[:1], EDGES[:1])
     kept = np.linalg.norm(first.state.memories[0][RESIDUAL].astype(np.float64))
     error, drift = first.measures[metrics.COMPRESSION_ERROR], first.measures[metrics.UPDATE_DRIFT]
     assert 0.1 < error < 1

@@ -15,7 +15,8 @@ from hflray import registry
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.cost import Schedule
 from hflray.errors import ConfigError, DivergedError, WorkerLostError
-from hflray.models import HflCnn, init_vector, initial_vector
+from hflray.models import initial_vector
+from hflray.models.paper import HflCnn, init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training.local import DeviceHost
@@ -82,7 +83,7 @@ def test_rows_that_do_not_count_are_not_trained_and_an_empty_iteration_keeps_the
 def test_losses_are_those_of_the_model_that_a_device_receives_last(start) -> None:
     data, job = make_data(SIZES), make_job(learning_rate=0.03)
     serial = serial_rounds(job, data, 3)
-    state, losses, _ = serial.result(1, serial.setting.start(start), DEVICES, EDGES, COUNTS, wants_losses=True)
+    state, losses, _ = serial.result(1, serial.start(start), DEVICES, EDGES, COUNTS, wants_losses=True)
     np.testing.assert_array_equal(state.model, serial.train_round(1, start, DEVICES, EDGES, COUNTS))
     assert sorted(losses) == [0, 1, 2, 4, 5]
     host, bits = DeviceHost(job, data), fraction_bits(sum(SIZES[device] for device in DEVICES))
@@ -125,7 +126,7 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, cou
     expected = serial.train_round(1, start, DEVICES, EDGES)
     with actors(job, data, 3, count) as pool:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-        begin = serial.setting.start(start)
+        begin = serial.start(start)
         ours, theirs = (
             backend.result(1, begin, DEVICES, EDGES, COUNTS, wants_losses=True) for backend in (pool, serial)
         )

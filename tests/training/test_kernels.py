@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from hflray.models import init_vector, load_vector, to_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import Problem
+from hflray.models.vector import load_vector, to_vector
 from hflray.support.native import compiler
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel

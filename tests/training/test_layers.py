@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hflray.errors import HflrayError
-from hflray.models import build, to_vector
+from hflray.models import build
 from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import to_vector
 from hflray.support.native import compiler
 from hflray.training.kernel_base import library
 from hflray.training.kernels import build_kernel, suitable

@@ -11,8 +11,10 @@ import torch
 
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import ConfigError, DivergedError, HflrayError
-from hflray.models import build, init_vector, initial_vector, load_vector, num_parameters, to_vector
+from hflray.models import build, initial_vector
+from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.models.vector import load_vector, num_parameters, to_vector
 from hflray.registry import register
 from hflray.seeding import stream
 from hflray.support import references

@@ -97,7 +97,7 @@ BOTH = np.array([0, 1])
 def test_example_4_of_the_design(monkeypatch) -> None:
     """Gradients w − 1 and w + 3, K = 2, β = 0.1, from 0: the ends 0.19 and −0.57, and c₀⁺ = −0.95, c₁⁺ = 2.85."""
     rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0))
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
     assert state.model == pytest.approx(-0.19, rel=1e-6)
     assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-0.95, 2.85], rel=1e-6)
     assert state.rule["c"].item() == pytest.approx(0.95, rel=1e-6)
@@ -112,7 +112,7 @@ def test_two_edge_iterations_of_one_step_are_one_of_two_steps(monkeypatch) -> No
     states = []
     for iterations, steps in ((2, 1), (1, 2)):
         rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=iterations, steps=steps)
-        state = rounds.setting.start(np.zeros(1, np.float32))
+        state = rounds.start(np.zeros(1, np.float32))
         for index in (1, 2, 3):
             state = rounds.result(index, state, BOTH, BOTH).state
             if index == 1:
@@ -129,7 +129,7 @@ def test_a_device_that_is_missing_in_the_last_edge_iteration_keeps_its_variate(m
     """Device 0 misses it: only device 1 hands up a change, over its own three moves, and c grows by half of that."""
     rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=3, steps=1)
     there = np.array([[True, True], [True, True], [False, True]])
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
     # Edge 1: −0.3, −0.57, −0.813; its moves add up to 0.813 over a rate of 0.3.
     assert state.memories[0]["c"].item() == 0.0
     assert state.memories[1]["c"].item() == pytest.approx(2.71, rel=1e-5)
@@ -173,7 +173,7 @@ def test_a_rule_that_only_finishes_keeps_what_it_returns(monkeypatch) -> None:
     finish = lambda self, received, trained, rate, memory: ({"n": memory.get("n", 0) + 1}, {})  # noqa: E731
     monkeypatch.setitem(registry._ADDED, ("local_rule", "counts"), type("Counts", (LocalRule,), {"finish": finish}))
     rounds = hierarchy(monkeypatch, "counts", (1.0,), 2)
-    after = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), np.array([0]), np.array([0])).state
+    after = rounds.result(1, rounds.start(np.zeros(1, np.float32)), np.array([0]), np.array([0])).state
     assert after.memories[0]["n"] == 2
 
 
@@ -190,7 +190,7 @@ def test_a_plain_number_in_a_memory_is_the_same_after_a_resume(monkeypatch) -> N
 
     monkeypatch.setitem(registry._ADDED, ("local_rule", "numbers"), Numbers)
     rounds, one = hierarchy(monkeypatch, "numbers", (1.0,)), np.array([0])
-    before = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), one, one).state
+    before = rounds.result(1, rounds.start(np.zeros(1, np.float32)), one, one).state
     again = TrainingState.of_arrays(before.model, before.arrays())
     unbroken, resumed = (rounds.result(2, state, one, one).state.memories[0]["d"] for state in (before, again))
     assert (resumed.dtype, resumed.item()) == (unbroken.dtype, unbroken.item())
@@ -199,7 +199,7 @@ def test_a_plain_number_in_a_memory_is_the_same_after_a_resume(monkeypatch) -> N
 def test_if_everybody_misses_the_last_edge_iteration_variates_stay(monkeypatch) -> None:
     rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=2, steps=1)
     there = np.array([[True, True], [False, False]])
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
     assert state.model == pytest.approx(-0.1, rel=1e-5)
     assert [state.memories[n]["c"].item() for n in BOTH] == [0.0, 0.0]
     assert state.rule["c"].item() == 0.0
@@ -232,7 +232,7 @@ def test_with_momentum_a_variate_is_still_a_gradient(monkeypatch) -> None:
     Its mean gradient, weighted by how far each step carries, is −0.24 / 0.25 = −0.96; without the weights it was −1.2.
     """
     rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), momentum=0.5)
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
     assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-0.96, 2.88], rel=1e-5)
 
 
@@ -241,7 +241,7 @@ def test_with_momentum_variates_converge_to_the_gradients(monkeypatch) -> None:
 
     def variates() -> list[float]:
         rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), steps=5, momentum=0.9)
-        state = rounds.setting.start(np.zeros(1, np.float32))
+        state = rounds.start(np.zeros(1, np.float32))
         for index in range(1, 41):
             state = rounds.result(index, state, BOTH, np.array([0, 0])).state
         return [state.memories[n]["c"].item() for n in BOTH]
@@ -259,7 +259,7 @@ def test_feddyn_two_rounds_by_hand(monkeypatch) -> None:
     """
     rounds = hierarchy(monkeypatch, "feddyn", (1.0, -3.0, 7.0), steps=1, uniform=True)
     both, edges = np.array([0, 1]), np.array([0, 1])
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), both, edges).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), both, edges).state
     assert [state.memories[n]["h"].item() for n in both] == pytest.approx([-0.001, 0.003], rel=1e-5)
     assert state.rule["h"].item() == pytest.approx(0.002 / 3, rel=1e-5)
     w = -0.1 - 0.2 / 3
@@ -343,7 +343,7 @@ def test_example_5_of_the_design(monkeypatch) -> None:
     """Two edges of one device each: edge models 0.19 and −0.57, w̄ = −0.19, y₀ = 1.9 and y₁ = −1.9."""
     rounds = hierarchy(monkeypatch, "mtgc", (1.0, -3.0))
     both = np.array([0, 1])
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), both, both).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), both, both).state
     assert state.model == pytest.approx(-0.19, rel=1e-6)
     assert state.rule["y"].flatten() == pytest.approx([1.9, -1.9], rel=1e-6)
     assert state.memories == {}  # z begins each round at 0
@@ -357,7 +357,7 @@ def test_example_5_of_the_design(monkeypatch) -> None:
 def test_mtgc_two_edge_iterations_by_hand(monkeypatch) -> None:
     """Both devices at one edge, K = 1: after 0.1 and −0.3, z₀ = (0.1 + 0.1)/0.1 = 2 and z₁ = −2, from −0.1."""
     rounds = hierarchy(monkeypatch, "mtgc", (1.0, -3.0), iterations=2, steps=1)
-    begin = rounds.setting.start(np.zeros(1, np.float32))
+    begin = rounds.start(np.zeros(1, np.float32))
     state = rounds.result(1, begin, np.array([0, 1]), np.array([0, 0])).state
     # The gradients −1.1 + 2 and 2.9 − 2 are equal.
     assert state.model == pytest.approx(-0.1 - 0.09, rel=1e-5)

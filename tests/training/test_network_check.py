@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,6 @@ from hflray import registry
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
 from hflray.models.problem import ModelSpec, Problem
-from hflray.training import network_check
 from hflray.training.network_check import check_network
 from tests.conftest import says
 from tests.training.test_local import IMAGES, colour_data
@@ -136,7 +136,7 @@ def test_a_network_that_exceeds_the_memory_is_refused_before_it_is_built(monkeyp
     huge = Problem(IMAGES, 3, model=ModelSpec.of("mlp", {"hidden": [1_000_000, 1_000_000]}))
     with pytest.raises(ConfigError, match=r"'mlp' needs about 37,\d+\.\d GiB in every process .*a smaller network"):
         check_network(huge, TRAINING, 0, colour_data())
-    monkeypatch.setattr(network_check.os, "sysconf", lambda name: 4096 if "SIZE" in name else 20)  # 80 KiB
+    monkeypatch.setattr(os, "sysconf", lambda name: 4096 if "SIZE" in name else 20)  # 80 KiB
     with pytest.raises(ConfigError, match=r"GiB for a batch"):
         check_network(Problem(IMAGES, 3, model=ModelSpec("logistic")), TRAINING, 0, colour_data((400, 7, 4)))
 

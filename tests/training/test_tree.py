@@ -33,7 +33,7 @@ def rounds_of(monkeypatch, tree: Tree, iterations: int, samples=(1, 1, 1), minim
 def test_three_tiers_by_hand(monkeypatch) -> None:
     """The regions' models are −0.5 and 1, then −0.75 and 1.5; the global model is 0.375."""
     rounds = rounds_of(monkeypatch, TWO_REGIONS, 2, samples=(1, 1, 2), region_iterations=2)
-    begin = rounds.setting.start(np.zeros(1, np.float32))
+    begin = rounds.start(np.zeros(1, np.float32))
     once = replace(rounds.setting, method=replace(rounds.setting.method, region_iterations=1))
     assert rounds.result(1, begin, THREE, THREE).state.model == pytest.approx(0.375, rel=1e-6)
     rounds.hierarchy.setting = once
@@ -43,7 +43,7 @@ def test_three_tiers_by_hand(monkeypatch) -> None:
 
 def test_a_region_whose_edges_have_nobody_keeps_its_model_and_has_no_weight(monkeypatch) -> None:
     rounds = rounds_of(monkeypatch, TWO_REGIONS, 2, samples=(1, 1, 2), region_iterations=2)
-    begin = rounds.setting.start(np.zeros(1, np.float32))
+    begin = rounds.start(np.zeros(1, np.float32))
     there = np.array([[True, True, False], [True, True, False]])
     assert rounds.result(1, begin, THREE, THREE, there).state.model == pytest.approx(-0.75, rel=1e-6)
     # Region 1 trains in the first iteration only: its 1 stays in the second.
@@ -66,7 +66,7 @@ def test_a_compressed_edge_and_region_keep_their_residuals(monkeypatch) -> None:
     sign = Spec("compressor", "sign")
     parts = {"edge_compressor": sign, "region_compressor": sign}
     rounds = rounds_of(monkeypatch, TWO_REGIONS, 2, samples=(1, 1, 2), region_iterations=2, **parts)
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), THREE, THREE).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), THREE, THREE).state
     assert sorted(state.residuals) == [0, 1, 2, 3, 4]  # three edges, then two regions
     assert state.model == pytest.approx(0.375, rel=1e-5)  # the sign of one number times its size is the number
 
@@ -74,7 +74,7 @@ def test_a_compressed_edge_and_region_keep_their_residuals(monkeypatch) -> None:
 def test_gossip_by_hand(monkeypatch) -> None:
     """Models 3, 0 and −3 become 2, 0 and −2 on a path, and their mean stays 0."""
     rounds = rounds_of(monkeypatch, ALONG_A_PATH, 1, minima=(6.0, 0.0, -6.0))
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), THREE, THREE).state
+    state = rounds.result(1, rounds.start(np.zeros(1, np.float32)), THREE, THREE).state
     assert [state.edges[m].item() for m in THREE] == pytest.approx([2, 0, -2], rel=1e-6)
     assert state.model.item() == pytest.approx(0, abs=1e-6)
 
@@ -82,7 +82,7 @@ def test_gossip_by_hand(monkeypatch) -> None:
 def test_gossip_follows_d_sgd(monkeypatch) -> None:
     """Lian et al., 2017: x ← W (x − β ∇f(x)), here with two edge iterations before each mixing."""
     rounds = rounds_of(monkeypatch, ALONG_A_PATH, 2)
-    state = rounds.setting.start(np.zeros(1, np.float32))
+    state = rounds.start(np.zeros(1, np.float32))
     models, weights = np.zeros((3, 1)), metropolis(PATH)
     for index in range(1, 7):
         state = rounds.result(index, state, THREE, THREE).state
@@ -97,7 +97,7 @@ def test_gossip_follows_d_sgd(monkeypatch) -> None:
 
 def test_an_edge_without_devices_mixes_and_one_that_is_down_keeps_its_model(monkeypatch) -> None:
     rounds = rounds_of(monkeypatch, ALONG_A_PATH, 1, minima=(6.0, 0.0, -6.0))
-    begin = rounds.setting.start(np.zeros(1, np.float32))
+    begin = rounds.start(np.zeros(1, np.float32))
     two, alone = THREE[:2], np.ones((1, 2), dtype=bool)
     state = rounds.result(1, begin, two, two, alone).state
     assert [state.edges[m].item() for m in THREE] == pytest.approx([2, 1, 0], rel=1e-6)

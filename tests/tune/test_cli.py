@@ -18,7 +18,7 @@ from rich.console import Console
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.models import to_vector
+from hflray.models.vector import to_vector
 from hflray.support.checkpoint import Checkpoints
 from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import CheckedTrials

@@ -17,7 +17,8 @@ from hflray.cost import Schedule
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.job import DeviceData, LocalJob
-from hflray.training.state import RoundTask
+from hflray.training.plan import PoolSize
+from hflray.training.state import RoundTask, TrainingState
 
 NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
 Setting = tuple[int, int]  # L and the batch size
@@ -96,7 +97,7 @@ def main() -> None:
             for other in running.values():
                 other.close()
             running.clear()
-            made = RayHierarchy(job, data, 1, num_actors=actors)
+            made = RayHierarchy(job, data, 1, PoolSize(actors, 1.0))
             if kernel == "peers":
                 ask(made, take_peers_kernel)
             made.train_each(job, data, work.start)
@@ -109,7 +110,8 @@ def main() -> None:
         everyone = np.arange(work.devices)
         chosen = hierarchy((local_iterations, batch_size))
         participates = np.ones((1, len(everyone)), dtype=bool)
-        before = chosen.setting.start(weights)
+        setting = chosen.setting
+        before = TrainingState.first(setting.method, weights, sum(setting.sizes), setting.num_edges)
         result = chosen.train_round(RoundTask(index, Schedule(everyone, np.zeros_like(everyone)), participates), before)
         weights = result.state.model
         serial = isinstance(chosen, SerialHierarchy)
