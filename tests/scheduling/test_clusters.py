@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hflray.allocation import allocate_round
+from hflray.allocation import Allocation, allocate_round
 from hflray.cost import compute_delay_s, compute_energy_j, rate_bps
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
@@ -318,7 +318,7 @@ def test_the_bill_is_one_edge_iteration_of_all_devices_at_their_nearest_edges():
 
     def allocate(fleet, work, devices, assignment):
         request.update(work=work, devices=devices, assignment=assignment)
-        return SimpleNamespace(bandwidth_hz=np.full(12, 1e5), cpu_hz=np.full(12, 1e9))
+        return Allocation(bandwidth_hz=np.full(12, 1e5), cpu_hz=np.full(12, 1e9))
 
     cost = clustering_cost(fleet, 8e4, 5, 2.0, allocate)
     assert request["devices"].tolist() == list(range(12))
@@ -348,7 +348,7 @@ def test_the_bill_follows_its_options():
 
     def allocate(fleet, work, devices, assignment):
         request.update(edge_iterations=work.edge_iterations, edge=int(assignment[0]))
-        return SimpleNamespace(bandwidth_hz=np.array([1e5]), cpu_hz=np.array([1e9]))
+        return Allocation(bandwidth_hz=np.array([1e5]), cpu_hz=np.array([1e9]))
 
     request = {}
     one, fast, five = bill(), bill(max_cpu=True), bill(edge_iterations=5)
