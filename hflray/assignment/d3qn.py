@@ -28,10 +28,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.assignment.features import Rows, rows_of
+from hflray.assignment.features import Rows, feature_rows
 from hflray.assignment.local_search import search_for
 from hflray.assignment.network import QNetwork, SharedBiLstm
-from hflray.assignment.objective import round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
 from hflray.config.options import one_of
 from hflray.cost import Workload
@@ -170,8 +169,7 @@ class D3QN:
                     "d3qn: %s = %d, more than the %d that %s was trained up to; it works, but is not tuned for it "
                     "(assignment.polish_ms helps)", name, value, largest, self.path.name,
                 )  # fmt: skip
-        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
-        return rows_of(self.spec.features, fleet, problem, scheduled), scheduled
+        return feature_rows(self.spec.features, fleet, work, devices)
 
     def on_deployment(self, seed: int | None) -> None:
         """Warn once if the policy was trained on another deployment (`fleet.deployment_seed`) only."""
