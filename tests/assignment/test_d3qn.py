@@ -137,11 +137,6 @@ def test_another_number_of_edges_names_both_and_the_command(policy):
         build_assigner("d3qn", policy=policy).assign(fleet, WORK, devices, np.random.default_rng(0))
 
 
-def test_another_feature_set_names_both_and_the_command(policy):
-    with pytest.raises(ConfigError, match=r"got 'paper'.*trained on 'db'.*learning.features=paper"):
-        build_assigner("d3qn", policy=policy, features="paper")
-
-
 def test_more_devices_than_trained_for_warn_once(policy, caplog):
     d3qn._warned.clear()
     fleet, devices = random_round(6, 12, 3)
