@@ -374,7 +374,7 @@ def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
         ConfigError: a gain, a power or the bandwidth is not above 0; the message names the first bad element.
     """
     for name in ("cloud_gain", "edge_power_w", "cloud_bandwidth_hz", "noise_w_per_hz"):
-        _check_above_0(name, np.asarray(getattr(fleet, name)))
+        check_above_0(name, getattr(fleet, name))
     return _sent(fleet, edge_bits, fleet.cloud_bandwidth_hz, fleet.cloud_gain, fleet.edge_power_w)
 
 
@@ -386,14 +386,14 @@ def _sent(
     return delay_s, upload_energy_j(power_w, delay_s)
 
 
-def _check_above_0(name: str, values: FloatArray, *indices: IntArray) -> None:
-    """Raise a ConfigError that names the first value that is no finite number above 0, by its place or its indices."""
-    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-    if bad.size:
-        first = int(bad[0])
-        place = ", ".join(str(numbers[first]) for numbers in indices) or str(first)
-        element = f"{name}[{place}]" if values.ndim else name
-        raise ConfigError(f"{element}: got {values.flat[first]}; a finite number above 0 is needed")
+def check_above_0(name: str, values: ArrayLike, *indices: IntArray) -> None:
+    """Raise ConfigError at the first value that is no finite number above 0; `indices` broadcast to those it is of."""
+    values = np.asarray(values)
+    bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
+    if len(bad):
+        at = tuple(bad[0])
+        place = ", ".join(map(str, [np.broadcast_to(index, values.shape)[at] for index in indices] or at))
+        raise ConfigError(f"{name}{place and f'[{place}]'}: got {values[at]}; a finite number above 0 is needed")
 
 
 def mask_bits(key_bits: float, shares: int) -> float:
@@ -610,10 +610,10 @@ def round_cost(
             )
         # 0 Hz would give NaN seconds, and NaN could become a number that looks valid.
         if name != "cpu_hz" or fleet.compute.has_setting:
-            _check_above_0(name, array)
+            check_above_0(name, array)
     t_cmp, e_cmp = fleet.compute.run(cpu, fleet.computers(chosen), work.computing(fleet.samples[chosen]))
     gain = fleet.gain_of(chosen, edges)
-    _check_above_0("gain", gain, chosen, edges)
+    check_above_0("gain", gain, chosen, edges)
     t_com, e_com = Senders.of(fleet, work, Schedule(chosen, edges), bandwidth, share, gain).upload()
     t_down, e_down = downloads(fleet, work, chosen, edges)
     of_device_s, of_device_j = t_cmp + t_com, e_cmp + e_com

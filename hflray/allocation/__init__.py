@@ -18,12 +18,15 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import ArrayLike
 
+from hflray.allocation.baselines import allocate_equal, allocate_fixed_cpu
+from hflray.allocation.general import allocate as allocate_any
+from hflray.allocation.general import kept_by_limits
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
 from hflray.config import AllocationConfig
+from hflray.config.options import one_of
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
-from hflray.support.arrays import BoolArray, IntArray
 from hflray.support.private import cache_folder
 
 __all__ = [
@@ -81,41 +84,42 @@ def allocate_round(
         >>> (allocation.bandwidth_hz / fleet.edge_bandwidth_hz[0]).round(2).tolist()
         [0.92, 0.08]
     """
-    if is_general(fleet, work):
-        from hflray.allocation.general import allocate as allocate_any
-
-        scheduled, edges = check_assignment(fleet, devices, assignment)
-        _check_words(method, coupling)
-        return allocate_any(fleet, work, scheduled, edges, method, coupling)
-    if np.ndim(fleet.capacitance):
+    general = is_general(fleet, work)
+    if np.ndim(fleet.capacitance) and not general:
         alike, scale = fleet.of_one_capacitance()
         solved = allocate_round(alike, work, devices, assignment, method, coupling)
         return replace(solved, cpu_hz=solved.cpu_hz / np.asarray(scale)[np.asarray(devices)])
-    if method == "newton" and coupling == "per_edge":
+    # Some imports take time, so a run without CVXPY (or Numba) must not load it.
+    if method == "newton" and coupling == "per_edge" and not general:
         from hflray.allocation.newton import allocate_small
 
         allocation = allocate_small(fleet, work, devices, assignment)
         if allocation is not None:
             return allocation
     scheduled, edges = check_assignment(fleet, devices, assignment)
-    _check_words(method, coupling)
-    # These imports take time, so a run without CVXPY (or Numba) must not load it.
+    one_of("allocation.method", method, get_args(Method))
+    one_of("allocation.coupling", coupling, get_args(Coupling))
+    if general:
+        return allocate_any(fleet, work, scheduled, edges, method, coupling)
+    if coupling == "joint" and method in ("equal", "cvxpy"):
+        raise ConfigError(
+            f"allocation.coupling: 'joint' with allocation.method '{method}'; accepted: per_edge; or set "
+            "allocation.method to newton or fixed_cpu"
+        )
+    if method == "equal":
+        return allocate_equal(fleet, scheduled, edges)
+    if method == "fixed_cpu":
+        return allocate_fixed_cpu(fleet, work, scheduled, edges, coupling)
     if method == "cvxpy":
-        from hflray.allocation.cvxpy import allocate
-    elif method == "newton":
-        from hflray.allocation.newton import allocate
-    elif method == "equal":
-        from hflray.allocation.baselines import allocate_equal as allocate
-    else:
-        from hflray.allocation.baselines import allocate_fixed_cpu as allocate
+        from hflray.allocation import cvxpy
+
+        return cvxpy.allocate(fleet, work, scheduled, edges)
+    from hflray.allocation.newton import allocate
+
     try:
         return allocate(fleet, work, scheduled, edges, coupling)
     except InfeasibleError:
-        if method != "newton":
-            raise
         # Newton's method does not converge at one of 15,000 edges whose devices differ by nine orders of magnitude.
-        from hflray.allocation.general import allocate as allocate_any
-
         with suppress(ConfigError, InfeasibleError):  # nothing is found here either
             return allocate_any(fleet, work, scheduled, edges, method, coupling)
         raise
@@ -124,20 +128,6 @@ def allocate_round(
 def is_general(fleet: Fleet, work: Workload) -> bool:
     """Return whether the paper's kernels do not price the work: for another physics, a download or limits."""
     return work.limits.are_set or not fleet.is_papers
-
-
-def kept_by_limits(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> BoolArray:
-    """Return which devices of a schedule stay, (H,), so that all of them can meet ``allocation.limits``."""
-    from hflray.allocation import general
-
-    return general.kept_by_limits(fleet, work, devices, edges)
-
-
-def _check_words(method: str, coupling: str) -> None:
-    if method not in get_args(Method):
-        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
-    if coupling not in get_args(Coupling):
-        raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: {', '.join(get_args(Coupling))}")
 
 
 def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:

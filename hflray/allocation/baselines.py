@@ -18,24 +18,14 @@ import numpy as np
 
 from hflray.allocation.instance import Allocation, checked_gain
 from hflray.cost import Workload
-from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
 
 FREE = 1e-60  # α in J·s²/cycles³, at which the energy of computing is below the last bit of every objective
 
 
-def allocate_equal(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
-    """Return the equal split of each edge; see `hflray.allocation.allocate_round`.
-
-    Raises:
-        ConfigError: the coupling is not ``per_edge``, or a value is not finite and above 0.
-    """
-    if coupling != "per_edge":
-        raise ConfigError(
-            f"allocation.coupling: '{coupling}' needs an allocation that weighs delay; accepted with "
-            "allocation.method 'equal': per_edge; or set allocation.method: newton"
-        )
+def allocate_equal(fleet: Fleet, devices: IntArray, edges: IntArray) -> Allocation:
+    """Return the equal split of each edge. Raises ConfigError: a value is not finite and above 0."""
     checked_gain(fleet, devices, edges)
     share = np.bincount(edges, minlength=fleet.num_edges)
     return Allocation(bandwidth_hz=fleet.edge_bandwidth_hz[edges] / share[edges], cpu_hz=fleet.max_cpu_hz[devices])

@@ -18,7 +18,7 @@ import numpy as np
 
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
 from hflray.cost import Workload
-from hflray.errors import ConfigError, InfeasibleError
+from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -32,12 +32,8 @@ SOLVERS: tuple[tuple[str, dict[str, Any]], ...] = (
 PROOF = 1e-5  # largest relative duality gap of an accepted inexact answer
 
 
-def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
+def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Allocation:
     """Return the solution of every edge's problem; see `hflray.allocation.allocate_round`."""
-    if coupling != "per_edge":
-        raise ConfigError(
-            f"allocation.coupling: '{coupling}' needs allocation.method 'newton'; the CVXPY reference solves 'per_edge'"
-        )
     bandwidth_hz, cpu_hz = np.empty(len(devices)), np.empty(len(devices))
     for problem in edge_problems(fleet, work, devices, edges):
         bandwidth_hz[problem.members], cpu_hz[problem.members] = solve_edge(problem)

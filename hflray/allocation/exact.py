@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hflray.allocation.blocks import block_shares
 from hflray.allocation.interior import TOL, minimise
 from hflray.allocation.problem import EdgeProblems, Iterate, setting_for
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
@@ -116,8 +117,6 @@ def _blocks(
         return None, np.empty(0, dtype=np.intp)
     if not whole:
         return None, np.flatnonzero(np.bincount(packed.node) > packed.access.blocks)
-    from hflray.allocation.blocks import block_shares
-
     share = block_shares(packed, weight, shift, floor, together)
     return np.where(np.isnan(share), 1.0, share), np.unique(packed.node[np.isnan(share)])
 

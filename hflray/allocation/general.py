@@ -10,7 +10,7 @@ from hflray.cost import Workload, downloads, hops
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 from hflray.physics.access import NoDownload
-from hflray.physics.own import is_built_in, name_of
+from hflray.physics.own import name_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 SLACK = 1e-6  # relative
@@ -28,14 +28,9 @@ def edges_of(
     chosen, at = devices[order], assignment[order]
     counts, blocks = np.bincount(at, minlength=fleet.num_edges), fleet.access.blocks
     if blocks is not None and counts.max() > blocks:
-        edge = int(counts.argmax())
-        setting = (
-            "options.blocks: got"
-            if is_built_in(fleet.access)
-            else f"name: {name_of('access', fleet.access)} has blocks ="
-        )
+        edge = _name(fleet.edge_names, int(counts.argmax()))
         raise ConfigError(
-            f"cost.access.{setting} {blocks}, and edge {_name(fleet.edge_names, edge)} has {counts.max()} "
+            f"cost.access: {name_of('access', fleet.access)} has blocks = {blocks}, and edge {edge} has {counts.max()} "
             f"devices, of which each needs a block; accepted: {counts.max()} or more; raise it, lower "
             "scheduling.num_scheduled, or take assignment.name: even_gain"
         )
@@ -134,23 +129,13 @@ def _unmet(fleet: Fleet, work: Workload, problem: exact.EdgeProblems, devices: I
     ))  # fmt: skip
     with np.errstate(invalid="ignore"):
         is_energy = np.isfinite(problem.most_j[worst]) and not seconds[worst] / problem.most_s[worst] >= part[worst]
-    limits, times = work.limits, work.edge_iterations
-    name, limit, least, unit = (
-        ("device_energy_j", limits.device_energy_j, times * joules[worst], "J") if is_energy
-        else ("device_delay_s", limits.device_delay_s, times * seconds[worst], "s")
-    )  # fmt: skip
-    beside = ", however long it takes" if is_energy else ""
-    if limits.device_energy_j is not None and limits.device_delay_s is not None:
-        beside = " within the other limit"
+    name, alone, unit = ("device_energy_j", joules, "J") if is_energy else ("device_delay_s", seconds, "s")
+    limit, least = getattr(work.limits, name), work.edge_iterations * alone[worst]
+    needs, accepted = f"needs at least {least:.4g} {unit} in a round", f"{least:.4g} or more"
     if not np.isfinite(least):
-        needs = f"cannot meet it{beside} with any share"
-        accepted = "a larger one, or a larger other limit"
-    else:
-        needs = f"needs at least {least:.4g} {unit} in a round{beside}"
-        accepted = f"{least:.4g} or more"
-    if part[worst] <= 1.0:
-        needs = f"needs at least {least:.4g} {unit} if it has all of the edge, which the other devices there need too"
-        accepted = "more, or fewer devices"
+        needs, accepted = "cannot meet it with any share", "a larger one, or a larger other limit"
+    elif part[worst] <= 1.0:
+        needs, accepted = f"{needs}, and the others there need a part of the edge too", "more, or fewer devices"
     return (
         f"allocation.limits.{name}: got {limit:g}, and device {device} at edge {edge} {needs}; accepted: {accepted}; "
         "raise it, or set allocation.limits.drop to true"

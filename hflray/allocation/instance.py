@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hflray.allocation.kernels.bundles import Devices, Edges
-from hflray.cost import QUIET, Workload
-from hflray.errors import ConfigError
+from hflray.cost import QUIET, Workload, check_above_0
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -134,23 +133,12 @@ def checked_gain(fleet: Fleet, devices: IntArray, edges: IntArray) -> FloatArray
             message names the array and its first bad index.
     """
     for name in ("power_w", "samples", "cycles_per_sample", "max_cpu_hz"):
-        _check_positive(name, getattr(fleet, name)[devices], devices)
-    _check_positive("edge_bandwidth_hz", fleet.edge_bandwidth_hz, np.arange(fleet.num_edges))
-    for name in ("noise_w_per_hz", "capacitance"):
-        _check_positive(name, getattr(fleet, name))
+        check_above_0(name, getattr(fleet, name)[devices], devices)
+    for name in ("edge_bandwidth_hz", "noise_w_per_hz", "capacitance"):
+        check_above_0(name, getattr(fleet, name))
     gain = fleet.gain_of(devices, edges)
-    _check_positive("gain", gain, devices, edges, noun="linear power gain")
+    check_above_0("gain", gain, devices, edges)
     return gain
-
-
-def _check_positive(name: str, values: Any, *indices: IntArray, noun: str = "number") -> None:
-    """Raise ConfigError at the first value that is not finite and above 0; `indices` broadcast to those it is of."""
-    values = np.asarray(values)
-    bad = np.argwhere(~(np.isfinite(values) & (values > 0)))
-    if len(bad):
-        at = tuple(bad[0])
-        place = ", ".join(str(np.broadcast_to(index, values.shape)[at]) for index in indices)
-        raise ConfigError(f"{name}{place and f'[{place}]'}: got {values[at]}; a finite {noun} above 0 is needed")
 
 
 def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:

@@ -28,10 +28,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.assignment.features import Rows, rows_of
+from hflray.assignment.features import Rows, feature_rows
 from hflray.assignment.local_search import search_for
 from hflray.assignment.network import QNetwork, SharedBiLstm
-from hflray.assignment.objective import round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
 from hflray.config.options import one_of
 from hflray.cost import Workload
@@ -66,18 +65,15 @@ class D3QN:
             ``optimum`` it ends at a local optimum over transfers and exchanges. With a number the result depends on the
             machine's speed.
         coupling: objective of the polish, ``per_edge`` or ``joint``, as in `hflray.assignment.local_search`.
-        features: if not None, the feature set on which the policy must have been trained (``paper`` or ``db``).
 
     Raises:
-        ConfigError: the name is unknown, the file is missing, damaged or no policy, the feature set is another one, or
-            `polish_ms` is wrong.
+        ConfigError: the name is unknown, the file is missing, damaged or no policy, or `polish_ms` is wrong.
     """
 
     def __init__(
         self,
         policy: str | Path | None = None,
         polish_ms: float | Literal["optimum"] | None = None,
-        features: str | None = None,
         coupling: Coupling = "per_edge",
     ) -> None:
         budget = np.inf if polish_ms == "optimum" else polish_ms or 0.0
@@ -88,11 +84,6 @@ class D3QN:
         self.path = SHIPPED if policy is None else policy_path(policy)
         self.network, self.card = load_policy(self.path)
         self.spec, self._fast = self.network.spec, _pass_of(self.network)
-        if features is not None and features != self.spec.features:
-            raise ConfigError(
-                f"assignment.features: got '{features}', but {self.path} was trained on '{self.spec.features}'; "
-                f"leave it out, or train one: {TRAIN} --set learning.features={features}"
-            )
         self.polish_ms, self.coupling = float(budget), one_of("assignment.coupling", coupling, get_args(Coupling))
 
     @property
@@ -170,8 +161,7 @@ class D3QN:
                     "d3qn: %s = %d, more than the %d that %s was trained up to; it works, but is not tuned for it "
                     "(assignment.polish_ms helps)", name, value, largest, self.path.name,
                 )  # fmt: skip
-        problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
-        return rows_of(self.spec.features, fleet, problem, scheduled), scheduled
+        return feature_rows(self.spec.features, fleet, work, devices)
 
     def on_deployment(self, seed: int | None) -> None:
         """Warn once if the policy was trained on another deployment (`fleet.deployment_seed`) only."""

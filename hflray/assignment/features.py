@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from hflray.allocation.kernels.device import LN2
 from hflray.assignment.objective import RoundProblem, round_problem
-from hflray.config.options import one_of
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -61,27 +60,17 @@ class Width(NamedTuple):
 WIDTHS: dict[str, Width] = {"paper": Width(1, 3), "paper_db": Width(1, 3), "db": Width(9, 8)}
 
 
-def feature_rows(kind: FeatureSet, fleet: Fleet, work: Workload, devices: ArrayLike) -> Rows:
-    """Return the features of `devices` in their order, (H, ``WIDTHS[kind].row(M)``), float32.
+def feature_rows(kind: FeatureSet, fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rows, IntArray]:
+    """Return the features of `devices` in their order, (H, ``WIDTHS[kind].row(M)``), and their checked indices, (H,).
 
     Raises:
-        ConfigError: the set is unknown, an index is wrong, or a value is not finite and above 0.
+        ConfigError: an index is wrong, or a value is not finite and above 0.
     """
-    one_of("assignment.features", kind, tuple(WIDTHS))
-    return rows_of(kind, fleet, *round_problem(fleet, work, devices))
-
-
-def rows_of(kind: FeatureSet, fleet: Fleet, problem: RoundProblem, scheduled: IntArray) -> Rows:
-    """Return `feature_rows` from the problem and the devices that `round_problem` has returned for `fleet`."""
+    problem, scheduled = round_problem(fleet, work, devices, links_alone=True)
     if kind == "db":
-        return db_rows(problem)
-    return paper_rows(
-        kind,
-        fleet.gain[scheduled],
-        fleet.cycles_per_sample[scheduled],
-        fleet.samples[scheduled],
-        fleet.power_w[scheduled],
-    )
+        return db_rows(problem), scheduled
+    columns = (fleet.gain, fleet.cycles_per_sample, fleet.samples, fleet.power_w)
+    return paper_rows(kind, *(np.asarray(column[scheduled]) for column in columns)), scheduled
 
 
 def paper_rows(

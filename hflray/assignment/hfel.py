@@ -22,17 +22,9 @@ from numpy.typing import ArrayLike
 from hflray.allocation import Coupling, is_general
 from hflray.allocation.kernels.jit import kernel
 from hflray.assignment.general_search import GeneralSearch
-from hflray.assignment.objective import (
-    RoundProblem,
-    Start,
-    all_costs,
-    assigned_edge_cost,
-    assigned_objective,
-    round_problem,
-    starting_assignment,
-)
-from hflray.assignment.prices import TIGHT, begin_joint, try_move
-from hflray.assignment.state import NOBODY, State, blank_state
+from hflray.assignment.objective import RoundProblem, Start, round_problem, starting_assignment
+from hflray.assignment.prices import TIGHT, begin_joint, copy_state, try_move
+from hflray.assignment.state import NOBODY, State, blank_state, make_move, restart
 from hflray.config.options import one_of, whole
 from hflray.cost import Workload, check_assignment
 from hflray.fleet import Fleet
@@ -78,11 +70,9 @@ class HFEL:
         if is_general(fleet, work):
             return self._search_generally(fleet, work, scheduled, assignment, draws)
         problem, _ = round_problem(fleet, work, scheduled)
-        if self.coupling == "per_edge":
-            search(problem, assignment, self.transfers, draws, self.redraw, *np.empty((2, fleet.num_edges)))
-            return assignment
         state, trial = (blank_state(problem, 0, False) for _ in range(2))
-        search_joint(problem, state, trial, assignment, self.transfers, draws, self.redraw)
+        searches = search if self.coupling == "per_edge" else search_joint
+        searches(problem, state, trial, assignment, self.transfers, draws, self.redraw)
         return state.assignment
 
     def _search_generally(
@@ -126,38 +116,24 @@ def propose(assignment: IntArray, num_edges: int, transfer: bool, u: float, v: f
 
 @kernel
 def search(
-    problem: RoundProblem,
-    assignment: IntArray,
-    transfers: int,
-    draws: FloatArray,
-    redraw: bool,
-    energy: FloatArray,
-    delay: FloatArray,
-) -> float:
-    """Improve `assignment`, (H,), in place by the moves of `draws`, fill E_m and T_m, (M,); return the objective, J."""
-    best = all_costs(problem, assignment, energy, delay)
+    problem: RoundProblem, state: State, trial: State, start: IntArray, transfers: int, draws: FloatArray, redraw: bool
+) -> None:
+    """Search from `start`, (H,), by the moves of `draws`; `state` then holds the result, and `trial` is scratch."""
+    best = restart(problem, state, start)
     for i in range(len(draws)):
-        a, b, k = propose(assignment, len(energy), i < transfers, draws[i, 0], draws[i, 1], redraw)
-        m = assignment[a]
-        if k == m:
-            continue
-        old = energy[m], delay[m], energy[k], delay[k]
-        assignment[b], assignment[a] = m, k
-        energy[m], delay[m] = assigned_edge_cost(problem, assignment, m)
-        energy[k], delay[k] = assigned_edge_cost(problem, assignment, k)
-        value = assigned_objective(problem, assignment, energy, delay)
-        if value < best:
-            best = value
-        else:
-            assignment[a], assignment[b] = m, k if a != b else m
-            energy[m], delay[m], energy[k], delay[k] = old
-    return best
+        a, b, k = propose(state.assignment, len(problem.bandwidth), i < transfers, draws[i, 0], draws[i, 1], redraw)
+        if k != state.assignment[a]:
+            copy_state(state, trial)
+            value = make_move(problem, trial, a, b, k)
+            if value < best:
+                best = value
+                copy_state(trial, state)
 
 
 @kernel
 def search_joint(
     problem: RoundProblem, state: State, trial: State, start: IntArray, transfers: int, draws: FloatArray, redraw: bool
-) -> float:
+) -> None:
     """Search as `search` does under one deadline for all edges.
 
     A try is kept if it lowers the objective by more than `TIGHT`, the relative error of the objective.
@@ -167,4 +143,3 @@ def search_joint(
         a, b, k = propose(state.assignment, len(problem.bandwidth), i < transfers, draws[i, 0], draws[i, 1], redraw)
         if k != state.assignment[a]:
             best = min(best, try_move(problem, state, trial, a, b, k, best * (1.0 - TIGHT)))
-    return best

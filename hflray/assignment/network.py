@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, get_args
 
@@ -65,10 +65,6 @@ class NetworkSpec:
     def row(self) -> int:
         """The number of features of a row with `num_edges` edges."""
         return WIDTHS[self.features].row(self.num_edges)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the specification as values that JSON can hold."""
-        return asdict(self)
 
 
 class QNetwork(nn.Module):

@@ -24,15 +24,13 @@ from hflray.allocation.instance import checked_gain, compute_cycles, received_sn
 from hflray.allocation.kernels.bundles import EdgeSetting, Guess
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import first_devices, iteration_cost, listed, scratch_with_list
+from hflray.allocation.kernels.lanes import first_devices, iteration_cost, listed
 from hflray.cost import Workload, check_assignment, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
 Start = Literal["geographic", "best_gain", "random"]
-
-TOL = 1e-9  # KKT residual; candidates that differ by more than about 1e-9 are told apart
 
 
 class Hop(NamedTuple):
@@ -192,40 +190,6 @@ def edge_cost(n: int, edge: Edge, start: Guess, tol: float, scratch: FloatArray)
     energy, delay = iteration_cost(n, scratch.reshape(-1), edge.setting, 1.0)
     energy, delay = edge.iterations * energy + edge.hop_energy, edge.iterations * delay + edge.hop_delay
     return EdgeCost(energy, delay, solved.price, solved.deadline, solved.slope)
-
-
-@kernel
-def assigned_edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[float, float]:
-    """Return E_m, J, and T_m, s, of one edge for the round under `assignment`, (H,), cloud hop included."""
-    members = np.flatnonzero(assignment == edge)
-    n = len(members)
-    scratch = scratch_with_list(n + 1)
-    devices, _, _ = listed(scratch)
-    for i in range(n):
-        h = members[i]
-        devices.snr[i], devices.cycles[i] = problem.snr[edge, h], problem.cycles[h]
-        devices.power[i], devices.cap[i] = problem.power[h], problem.cap[h]
-    setting = EdgeSetting(problem.bandwidth[edge], problem.weight, problem.bits, problem.alpha)
-    numbers = Edge(setting, problem.iterations, problem.hop.energy[edge], problem.hop.delay[edge])
-    cost = edge_cost(n, numbers, Guess(0.0, 0.0, False), TOL, scratch)
-    return cost.energy, cost.delay
-
-
-@kernel
-def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
-    """Fill E_m, (M,), J, and T_m, (M,), s, of every edge, and return the objective, J."""
-    for edge in range(len(problem.bandwidth)):
-        energy[edge], delay[edge] = assigned_edge_cost(problem, assignment, edge)
-    return assigned_objective(problem, assignment, energy, delay)
-
-
-@kernel
-def assigned_objective(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
-    """Return Σ E_m + λT, J, of edges with E_m, (M,), J, and T_m, (M,), s, under `assignment`, (H,)."""
-    if not problem.mean:
-        return float(energy.sum() + problem.weight * delay.max())
-    size = np.bincount(assignment, minlength=len(energy))
-    return float(energy.sum() + problem.weight * weighed_delay(True, delay, size))
 
 
 @kernel

@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -96,7 +97,7 @@ class _Head(BaseModel):
 
 
 class PolicyNetwork(Protocol):
-    """A network that `save_policy` writes: its ``spec.to_dict()`` says how to build it."""
+    """A network that `save_policy` writes: its ``spec``, a dataclass, says how to build it."""
 
     spec: Any
 
@@ -114,7 +115,7 @@ def save_policy(path: str | Path, network: PolicyNetwork, card: dict[str, Any]) 
             further information for the reader.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    head = json.dumps({"spec": network.spec.to_dict(), "card": card}, sort_keys=True)
+    head = json.dumps({"spec": asdict(network.spec), "card": card}, sort_keys=True)
     metadata = {"hflray_policy": head, "sha256": _digest(head, tensors)}
     write(path, as_safetensors(tensors, metadata), durable=True)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.assignment.objective import RoundProblem, Totals, delay_after, totals_of, weighed_delay
+from hflray.assignment.objective import RoundProblem, Totals, delay_after, totals_of
 from hflray.assignment.state import (
     ALONE,
     DELAY,
@@ -246,16 +246,16 @@ def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[fl
     change is solved again. The learned assigner is fine-tuned by this table (`hflray.rl.fine_tuning`).
     """
     state, table = blank_state(problem, 0, False), np.empty(problem.snr.T.shape)
-    restart(problem, state, np.asarray(assignment, dtype=np.intp))
-    return _fill(problem, state, table), table
+    objective = restart(problem, state, np.asarray(assignment, dtype=np.intp))
+    _fill(problem, state, table, objective)
+    return objective, table
 
 
 @kernel
-def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
-    """Fill `table` for a solved state, and return its objective, J."""
+def _fill(problem: RoundProblem, state: State, table: FloatArray, objective: float) -> None:
+    """Fill `table` for a solved state with this objective, J."""
     scratch = scratch_with_list(state.solved.size.max() + 2)
     totals = totals_of(state.energy, state.delay, state.solved.size)
-    objective = totals.energy + problem.weight * weighed_delay(problem.mean, state.delay, state.solved.size)
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         without = changed_edge_cost(problem, state.solved, m, h, NOBODY, True, TABLE_TOL, scratch)
@@ -269,4 +269,3 @@ def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
                 problem.mean, totals, state.delay, state.solved.size, m, k, without.delay, extra.delay, 1
             )
             table[h, k] = energy + problem.weight * delay
-    return float(objective)

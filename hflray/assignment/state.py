@@ -18,6 +18,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hflray.allocation.kernels.bundles import EdgeSetting, Guess
 from hflray.allocation.kernels.jit import kernel
@@ -30,7 +31,7 @@ NOBODY = -1  # no device
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
 ENERGY, DELAY, STAMP, ELASTICITY, PAID = range(5)  # columns of an entry of `MoveTables`
 ALONE, PRICED = 3, 5  # columns of an entry with a deadline for each edge, and with one deadline for all
-EXACT = 1e-9  # largest KKT residual of the edges of the assignment itself
+EXACT = 1e-9  # largest KKT residual of the assignment itself; objectives that differ by about 1e-9 are told apart
 
 
 class SolvedEdges(NamedTuple):
@@ -112,6 +113,11 @@ def blank_state(problem: RoundProblem, columns: int, exchanges: bool) -> State:
         swapped=np.zeros((k, k, columns)),
     )
     return State(np.full(h, NOWHERE), solved, np.zeros(m), np.zeros(m), tables)
+
+
+def assigned_objective(problem: RoundProblem, assignment: ArrayLike) -> float:
+    """Return the objective of an assignment, (H,), with a deadline for each edge, J."""
+    return restart(problem, blank_state(problem, 0, False), np.asarray(assignment, dtype=np.intp))
 
 
 @kernel

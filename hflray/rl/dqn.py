@@ -11,6 +11,7 @@ the next Q-values are those of the same pass, shifted by one step.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -293,7 +294,7 @@ def dqn_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -> DQNC
         .rl_module(
             rl_module_spec=RLModuleSpec(
                 module_class=D3QNModule,
-                model_config={"network": spec.to_dict(), "seed": config.seed, "two_threads": cpus > 1},
+                model_config={"network": asdict(spec), "seed": config.seed, "two_threads": cpus > 1},
             )
         )
         .reporting(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.assignment.features import PAPERS, WIDTHS, FeatureSet, Rows
-from hflray.assignment.objective import assigned_edge_cost
+from hflray.assignment.state import blank_state, restart
 from hflray.config.options import one_of
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
@@ -134,23 +134,21 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         self._problem = p._replace(
             snr=np.ascontiguousarray(p.snr[:, order]), cycles=p.cycles[order], power=p.power[order], cap=p.cap[order]
         )
-        self._assignment = np.full(len(order), -1, dtype=np.intp)
-        self._energy, self._delay = p.hop.energy.copy(), p.hop.delay.copy()
+        self._state = blank_state(self._problem, 0, False)
         self._objective, self._unit = 0.0, solved.objective / len(order)
 
     def _cost_reward(self, device: int, edge: int) -> float:
         """Return the cost reward of assigning `device`; the first device's includes the cloud hops of empty edges."""
-        self._assignment[device] = edge
-        self._energy[edge], self._delay[edge] = assigned_edge_cost(self._problem, self._assignment, edge)
-        before = self._objective
-        self._objective = float(self._energy.sum() + self._problem.weight * self._delay.max())
+        assignment = self._state.assignment.copy()
+        assignment[device] = edge
+        before, self._objective = self._objective, restart(self._problem, self._state, assignment)
         return (before - self._objective) / self._unit
 
 
 @lru_cache(maxsize=8)
 def open_pool(folder: str, count: int | None = None) -> FleetPool:
     """Return the pool of a folder, read once per process: configurations hold the folder's name, not the pool."""
-    return FleetPool(folder, count=count)
+    return FleetPool(folder, count)
 
 
 for _name in (ENV_ID, OLD_ENV_ID):

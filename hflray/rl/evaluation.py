@@ -27,9 +27,10 @@ from hflray import metrics
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.assignment.network import QNetwork, padded_batch
+from hflray.assignment.state import assigned_objective
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import DivergedError
-from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective
+from hflray.rl.fleets import FleetSpec, SolvedFleet
 from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.rl.solved_fleets import FleetPool
 from hflray.scheduling import Scheduler, build_scheduler, choose_devices
@@ -121,7 +122,7 @@ def judged(network: QNetwork, fleets: Sequence[SolvedFleet]) -> tuple[FloatArray
         DivergedError: a Q-value is not finite.
     """
     pairs = list(zip(fleets, greedy(network, fleets), strict=True))
-    objectives = np.array([assignment_objective(fleet.problem, edges) for fleet, edges in pairs])
+    objectives = np.array([assigned_objective(fleet.problem, edges) for fleet, edges in pairs])
     return objectives, [edges == fleet.labels for fleet, edges in pairs]
 
 
@@ -175,7 +176,7 @@ def _solve_references(spec: FleetSpec, index: int) -> list[float]:
     for name, (assigner, options) in REFERENCES.items():
         rng = stream(spec.seed, f"assigner/reference/{name}", index)
         assignment = build_assigner(assigner, **options).assign(fleet, work, devices, rng)
-        objectives.append(assignment_objective(problem, assignment))
+        objectives.append(assigned_objective(problem, assignment))
     return [*objectives, lower_bound(fleet, work, devices)]
 
 

@@ -193,10 +193,7 @@ def finetune(
     if resume:
         if state_path is None or not state_path.exists():
             raise ConfigError(f"finetune: there is no state in {folder} to resume; leave --resume out")
-        saved_state = checkpoint.load(state_path)
-        if "tree" not in saved_state:
-            raise ConfigError(f"finetune: the state in {folder} is of another hflray; leave --resume out")
-        state = restore(saved_state)
+        state = restore(checkpoint.load(state_path))
         learner.load_state_dict(state["learner"])
         spent_s, before, (best, best_weights) = state["spent"], state["before"], state["best"]
     else:

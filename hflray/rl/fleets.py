@@ -27,7 +27,8 @@ from hflray import registry
 from hflray.assignment import assigned, build_assigner
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows, db_rows, pad_edges, paper_rows
 from hflray.assignment.network import NetworkSpec
-from hflray.assignment.objective import RoundProblem, all_costs, round_problem
+from hflray.assignment.objective import RoundProblem, round_problem
+from hflray.assignment.state import assigned_objective
 from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, refuse_unpinned, validate_stored
 from hflray.config.system import AccessConfig, ComputeConfig, DownloadConfig
 from hflray.cost import Workload
@@ -231,7 +232,7 @@ class FleetSpec:
         rng = stream(self.seed, f"{self._stream}/teacher", index)
         labels = assigned(teacher, fleet, work, devices, rng, "learning.teacher.name")
         problem = self.problem(fleet, work)
-        objective = assignment_objective(problem, labels)
+        objective = assigned_objective(problem, labels)
         return SolvedFleet(problem, labels.astype(np.int8), objective, fleet.cycles_per_sample, fleet.samples)
 
 
@@ -273,12 +274,6 @@ def check_rows(rows: Rows) -> None:
     if len(bad):
         index = ", ".join(str(i) for i in bad[0])
         raise DataError(f"features[{index}]: got {rows[tuple(bad[0])]}; finite numbers are needed; correct the fleet")
-
-
-def assignment_objective(problem: RoundProblem, assignment: NDArray[Any]) -> float:
-    """Compute the objective ``Σ E_m + λ max T_m`` of an assignment (H,), J."""
-    energy, delay = np.empty((2, len(problem.bandwidth)))
-    return float(all_costs(problem, np.asarray(assignment, dtype=np.intp), energy, delay))
 
 
 def held_out(spec: FleetSpec) -> FleetSpec:

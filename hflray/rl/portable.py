@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hflray.errors import ConfigError
+
 TREE = "tree"
 
 
@@ -28,7 +30,12 @@ def flatten(state: Any) -> dict[str, Any]:
 
 
 def restore(flat: Mapping[str, Any]) -> Any:
-    """Return the state that `flatten` has flattened."""
+    """Return the state that `flatten` has flattened. Raises ConfigError: an older hflray saved it, with pickles."""
+    if TREE not in flat:
+        raise ConfigError(
+            "state: an older hflray wrote it with pickles, which may run code and are not loaded; go on with that "
+            "version of hflray, or begin anew"
+        )
     return _decode(flat[TREE], flat)
 
 

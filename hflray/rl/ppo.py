@@ -12,6 +12,7 @@ counts for the probability of an action, because nothing else of it reaches the 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -168,7 +169,7 @@ def ppo_config(config: ExperimentConfig) -> PPOConfig:
     """Return RLlib's configuration; see `local_config`."""
     agent = config.agent
     model_config = {
-        "network": ScoreSpec(agent.width).to_dict(),
+        "network": asdict(ScoreSpec(agent.width)),
         "num_devices": config.fleet.num_devices,
         "num_scheduled": config.scheduling.num_scheduled,
         "seed": config.seed,

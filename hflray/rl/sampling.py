@@ -26,7 +26,7 @@ from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBu
 
 from hflray.assignment.network import padded_batch
 from hflray.errors import ConfigError
-from hflray.rl.portable import TREE, flatten, restore
+from hflray.rl.portable import flatten, restore
 from hflray.seeding import stream
 from hflray.support import checkpoint
 from hflray.support.ray_private import learner_module
@@ -114,11 +114,6 @@ class SeededAlgorithm:
             raise ConfigError(
                 f"checkpoint {path}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
                 f"only with the version that made it; install ray=={version} to go on, or begin anew"
-            )
-        if TREE not in state:
-            raise ConfigError(
-                f"checkpoint {path}: an older hflray wrote it with pickles, which may run code and are not loaded; go "
-                "on with that version of hflray, or begin anew"
             )
         tree = restore(state)
         of_rllib = tree.get("rllib", tree)

@@ -34,17 +34,14 @@ class FleetPool:
 
     Args:
         folder: the cache.
-        spec: the specification that the cache must have; None: any.
         count: number of fleets to use, from the first; None: all.
 
     Raises:
-        ConfigError: `folder` is no cache, has another specification, or holds fewer fleets than `count`.
+        ConfigError: `folder` is no cache, or holds fewer fleets than `count`.
     """
 
-    def __init__(self, folder: str | Path, spec: FleetSpec | None = None, count: int | None = None) -> None:
+    def __init__(self, folder: str | Path, count: int | None = None) -> None:
         self.folder, self.spec = Path(folder), read_spec(Path(folder))
-        if spec is not None:
-            check_same(self.folder, self.spec, spec)
         self.fleets: list[SolvedFleet] = []
         self.solve_s = 0.0
         for first, end, path in _shards(self.folder):
@@ -147,7 +144,7 @@ def prepare(
         solved = end
         if progress:
             progress(solved, count)
-    return FleetPool(target, spec, count)
+    return FleetPool(target, count)
 
 
 _PER_DEVICE = ("cycles", "power", "cap")

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.cost import AllocationLike, LocalSteps, RoundCost, Workload, round_cost
+from hflray.allocation import Allocation
+from hflray.cost import LocalSteps, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
 
-Allocate = Callable[[Fleet, Workload, IntArray, IntArray], AllocationLike]
+Allocate = Callable[[Fleet, Workload, IntArray, IntArray], Allocation]
 
 
 def cluster_devices(vectors: NDArray[np.float32], num_clusters: int, seed: int) -> IntArray:
@@ -85,15 +86,6 @@ def _coordinates(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(axes * np.sqrt(np.maximum(values, 0.0)), dtype=np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Billed:
-    """The bandwidth and CPU frequency that each device is billed with; see `AllocationLike`."""
-
-    bandwidth_hz: NDArray[np.float64]
-    cpu_hz: NDArray[np.float64]
-    share: NDArray[np.float64] | None
-
-
 def clustering_cost(
     fleet: Fleet,
     model_bits: float,
@@ -129,6 +121,5 @@ def clustering_cost(
     edges = fleet.nearest_edges(devices)[:, 0]
     allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
-        most = fleet.compute.most(fleet.computers(devices))
-        allocation = _Billed(allocation.bandwidth_hz, most, getattr(allocation, "share", None))
+        allocation = replace(allocation, cpu_hz=fleet.compute.most(fleet.computers(devices)))
     return round_cost(fleet, work, devices, edges, allocation)

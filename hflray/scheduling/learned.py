@@ -13,7 +13,7 @@ task ``train_scheduler`` makes (`hflray.rl.session`). ``digits`` is shipped; its
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,10 +43,6 @@ class ScoreSpec:
     """The specification from which a policy's network is built; `width` is the number of units of its layers."""
 
     width: int = 32
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the specification as values that JSON can hold."""
-        return asdict(self)
 
 
 class ScoreNetwork(nn.Module):

@@ -11,8 +11,6 @@ is not available at planning. The idle power is no part of the bill E.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from hflray.config import BatteryConfig
@@ -38,7 +36,7 @@ class Battery(Part):
         charge_j: charge of each device, (N,), J.
     """
 
-    state_arrays: ClassVar[tuple[str, ...]] = ("charge_j",)
+    state_arrays = ("charge_j",)
 
     def __init__(
         self, config: BatteryConfig, num_devices: int, seed: int, capacity_j: FloatArray | None = None

@@ -6,8 +6,6 @@ therefore need no million generators, and a part of them may be drawn alone.
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -48,7 +46,3 @@ class Draws:
         number = self.uniform(*indices)
         np.log(number, out=number)
         return np.negative(number, out=number)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Return this stream, which does not change."""
-        return self

@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,7 @@ from hflray.config.options import between, positive
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.contract import Contract
+from hflray.timeline import part_of
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 from hflray.world.trace import OfTrace, Trace
@@ -57,7 +58,7 @@ class Mobility(Part, ABC):
         [[7.0, 0.0]]
     """
 
-    state_arrays: ClassVar[tuple[str, ...]] = ("position_m",)
+    state_arrays = ("position_m",)
 
     def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float) -> None:
         self.seed, self.area_m, self.slot_s = seed, area_m, slot_s
@@ -167,9 +168,7 @@ class MobilityTrace(OfTrace, Mobility):
         np.add.at(passed, self._member, self._time_s <= now_s)
         before = np.maximum(begin + passed[members] - 1, begin)
         after = np.minimum(begin + passed[members], end - 1)
-        lasts_s = self._time_s[after] - self._time_s[before]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            done = np.where(lasts_s > 0, np.clip((now_s - self._time_s[before]) / lasts_s, 0.0, 1.0), 0.0)
+        done = part_of(now_s - self._time_s[before], self._time_s[after] - self._time_s[before])
         position_m = self.position_m.copy()
         position_m[members] = self._place_m[before] + done[:, None] * (self._place_m[after] - self._place_m[before])
         self.position_m = position_m
@@ -193,7 +192,7 @@ class RandomWaypoint(Mobility):
         pause_s: rest at each point, s.
     """
 
-    state_arrays: ClassVar[tuple[str, ...]] = ("position_m", "leg", "from_m", "to_m", "start_s", "end_s")
+    state_arrays = ("position_m", "leg", "from_m", "to_m", "start_s", "end_s")
 
     def __init__(
         self,
@@ -259,9 +258,7 @@ class RandomWaypoint(Mobility):
         self.end_s[devices] = start_s + leg_m / speed
 
     def _place(self, now_s: float) -> None:
-        lasts_s = self.end_s - self.start_s
-        with np.errstate(invalid="ignore", divide="ignore"):
-            done = np.where(lasts_s > 0, np.clip((now_s - self.start_s) / lasts_s, 0.0, 1.0), 1.0)
+        done = part_of(now_s - self.start_s, self.end_s - self.start_s)
         self.position_m = self.from_m + done[:, None] * (self.to_m - self.from_m)
 
     def _uniform_points(self, devices: IntArray, leg: IntArray | int) -> FloatArray:
@@ -294,7 +291,7 @@ class GaussMarkov(Mobility):
         memory_s: time in which the correlation of the velocity falls to 1/e, s.
     """
 
-    state_arrays: ClassVar[tuple[str, ...]] = ("position_m", "velocity_m_per_s")
+    state_arrays = ("position_m", "velocity_m_per_s")
 
     def __init__(
         self,
@@ -312,7 +309,9 @@ class GaussMarkov(Mobility):
         self._draws, devices = Draws(seed, "mobility/velocity"), np.arange(len(self.position_m))
         self.velocity_m_per_s = self._sigma * self._normal(np.array([0]), devices)[0]
         self._is_large = len(devices) > MOST_MOVED
-        self._moved_to: IntArray = np.zeros(len(devices) if self._is_large else 0, dtype=np.intp)  # last slot
+        if self._is_large:
+            self.moved_to: IntArray = np.zeros(len(devices), dtype=np.intp)  # last slot
+            self.state_arrays = (*self.state_arrays, "moved_to")
 
     def _normal(self, slots: IntArray, devices: IntArray) -> FloatArray:
         """Return normal numbers for slots (S,), devices (n,) and the two axes, (S, n, 2)."""
@@ -327,26 +326,15 @@ class GaussMarkov(Mobility):
         """Return the positions of some devices, (..., 2), m; in a large fleet, move them first."""
         if self._is_large:
             behind = np.unique(devices)
-            behind = behind[self._moved_to[behind] < self._slot]
-            for slot in np.unique(self._moved_to[behind]):
-                self._move(behind[self._moved_to[behind] == slot], int(slot) + 1, self._slot)
-            self._moved_to[behind] = self._slot
+            behind = behind[self.moved_to[behind] < self._slot]
+            for slot in np.unique(self.moved_to[behind]):
+                self._move(behind[self.moved_to[behind] == slot], int(slot) + 1, self._slot)
+            self.moved_to[behind] = self._slot
         return super().at(devices)
 
     def places(self) -> FloatArray | Places:
         """Return the positions of all devices, (N, 2), m, or what looks them up."""
         return Places(self) if self._is_large else self.position_m
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of `Mobility`, and of a large fleet the slot up to which each device has moved."""
-        return super().state_dict() | ({"moved_to": self._moved_to.copy()} if self._is_large else {})
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError as `Part.load_state_dict` does."""
-        super().load_state_dict(state)
-        if self._is_large:  # states of an older hflray have moved all devices
-            default = np.full(len(self.position_m), self._slot)
-            self._moved_to = np.array(state.get("moved_to", default), dtype=np.intp)
 
     def _move(self, devices: IntArray, first: int, last: int) -> None:
         """Move some devices slot by slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hflray.world.draws import Draws
 class Part:
     """A part of the world. It is at the start of the first round when it is made."""
 
-    state_arrays: ClassVar[tuple[str, ...]] = ()
+    state_arrays: tuple[str, ...] = ()
     """The names of the attributes that are the part's state; each is a NumPy array."""
 
     def advance(self, clock_s: float) -> None:
@@ -78,7 +78,7 @@ class Spells(Part):
         end_s: when the spell ends, (count,), s since the start of the first round.
     """
 
-    state_arrays: ClassVar[tuple[str, ...]] = ("up", "number", "end_s")
+    state_arrays = ("up", "number", "end_s")
 
     def __init__(self, seed: int, name: str, count: int, up_s: float, down_s: float) -> None:
         self._draws, self._means_s = Draws(seed, name), (down_s, up_s)

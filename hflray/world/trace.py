@@ -75,10 +75,6 @@ class Trace:
             digest=np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8),
         )
 
-    def __deepcopy__(self, memo: object) -> Self:
-        """Return this trace, which does not change."""
-        return self
-
 
 def rising_times_s(table: Table, column: str) -> FloatArray:
     """Return the times of a table's rows, (n,), s. Raises ConfigError: they fall."""

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.assignment.objective import assigned_edge_cost, round_problem
+from hflray.assignment.objective import round_problem
+from hflray.assignment.state import NOWHERE, blank_state, restart
 from hflray.cost import Workload
 from hflray.fleet import Fleet
 from hflray.support.arrays import IntArray
@@ -19,8 +20,11 @@ def brute_force(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[IntAr
     m_count, h_count = fleet.num_edges, len(scheduled)
     # An edge's cost depends only on the set of its devices: each of the 2^H sets is solved once, and then looked up.
     sets = itertools.product([False, True], repeat=h_count)
-    costs = [[assigned_edge_cost(problem, np.where(member, m, -1), m) for m in range(m_count)] for member in sets]
-    energy, delay = np.array(costs).transpose(2, 1, 0)
+    state, energy, delay = blank_state(problem, 0, False), *np.empty((2, m_count, 2**h_count))
+    for i, member in enumerate(sets):
+        for m in range(m_count):
+            restart(problem, state, np.where(member, m, NOWHERE))
+            energy[m, i], delay[m, i] = state.energy[m], state.delay[m]
     # The first device has the largest digit of an assignment's number, and the largest bit of a set's.
     assignments = np.indices((m_count,) * h_count, dtype=np.int8).reshape(h_count, -1).T
     total, delays, used = np.zeros((3, len(assignments)))

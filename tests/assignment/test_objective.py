@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment.objective import RoundProblem, all_costs, round_problem
+from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.assignment.search import transfer_objectives
+from hflray.assignment.state import assigned_objective, blank_state, restart
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from tests.assignment.brute import brute_force
 from tests.assignment.rounds import WORK, assign, random_round
-
-
-def priced(problem: RoundProblem, edges: np.ndarray) -> float:
-    return all_costs(problem, np.asarray(edges), *np.empty((2, len(problem.bandwidth))))
 
 
 def mean_problem(seed: int, h: int = 6, m: int = 3) -> tuple[RoundProblem, Fleet, Workload]:
@@ -34,12 +31,12 @@ def test_the_kernel_objective_is_the_cost_modules(hop: bool) -> None:
     work = dataclasses.replace(WORK, delay_weight=0.7, cloud_hop=hop)
     problem, scheduled = round_problem(fleet, work, devices)
     for edges in (fleet.distance_m[scheduled].argmin(axis=1), np.full(50, 2)):
-        energy, delay = np.empty((2, 5))
-        value = all_costs(problem, edges, energy, delay)
+        state = blank_state(problem, 0, False)
+        value = restart(problem, state, edges)
         cost = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges))
         assert value == pytest.approx(cost.objective, rel=1e-8)
-        np.testing.assert_allclose(energy, cost.edge_energy_j, rtol=1e-8)
-        np.testing.assert_allclose(delay, cost.edge_delay_s, rtol=1e-8)
+        np.testing.assert_allclose(state.energy, cost.edge_energy_j, rtol=1e-8)
+        np.testing.assert_allclose(state.delay, cost.edge_delay_s, rtol=1e-8)
 
 
 @pytest.mark.parametrize("edges", [[0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1], [2] * 6])
@@ -47,7 +44,7 @@ def test_the_mean_is_over_edges_with_devices_and_agrees_with_the_bill(edges: lis
     problem, fleet, work = mean_problem(3)
     cost = round_cost(fleet, work, range(6), edges, allocate_round(fleet, work, range(6), edges))
     expected = cost.energy_j + work.delay_weight * cost.edge_delay_s[sorted(set(edges))].mean()
-    assert priced(problem, edges) == pytest.approx(expected, rel=1e-8)
+    assert assigned_objective(problem, edges) == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -55,7 +52,7 @@ def test_local_search_finds_the_optimum_of_the_mean(seed: int) -> None:
     problem, fleet, work = mean_problem(seed)
     _, best = brute_force(fleet, work, np.arange(6))
     found = assign("local_search", fleet, np.arange(6), work=work, restarts=30)
-    assert priced(problem, found) == pytest.approx(best, rel=1e-6)
+    assert assigned_objective(problem, found) == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"candidates": 3}, {"restarts": 1}])
@@ -67,7 +64,7 @@ def test_minimising_the_mean_gives_a_lower_mean(options) -> None:
         found = assign("local_search", fleet, devices, work=dataclasses.replace(WORK, minimise=minimise), **options)
         for judge in ("round", "mean_edge"):
             problem, _ = round_problem(fleet, dataclasses.replace(WORK, minimise=judge), devices)
-            values[minimise, judge] = priced(problem, found)
+            values[minimise, judge] = assigned_objective(problem, found)
     assert values["mean_edge", "mean_edge"] < values["round", "mean_edge"]
     assert values["round", "round"] < values["mean_edge", "round"]
 
@@ -75,7 +72,7 @@ def test_minimising_the_mean_gives_a_lower_mean(options) -> None:
 def test_hfel_lowers_the_mean() -> None:
     problem, fleet, work = mean_problem(2)
     found = assign("hfel", fleet, np.arange(6), work=work, transfers=10, exchanges=10)
-    assert priced(problem, found) < priced(problem, fleet.nearest_edges(np.arange(6))[:, 0])
+    assert assigned_objective(problem, found) < assigned_objective(problem, fleet.nearest_edges(np.arange(6))[:, 0])
 
 
 def test_another_word_is_refused_by_name() -> None:
@@ -91,8 +88,8 @@ def test_the_table_of_single_transfers_holds_the_objective_after_each(scheduled,
     start = np.random.default_rng(scheduled).integers(edges, size=scheduled)
     value, table = transfer_objectives(problem, start)
     assert table.shape == (scheduled, edges)
-    assert value == pytest.approx(priced(problem, start), rel=1e-8)
+    assert value == pytest.approx(assigned_objective(problem, start), rel=1e-8)
     for h in range(scheduled):
         for m in range(edges):
             moved = np.where(np.arange(scheduled) == h, m, start)
-            assert table[h, m] == pytest.approx(priced(problem, moved), rel=1e-4)
+            assert table[h, m] == pytest.approx(assigned_objective(problem, moved), rel=1e-4)

@@ -20,7 +20,7 @@ from unittest import mock
 from hflray.assignment import build_assigner
 from hflray.data.npz import read_arrays
 from hflray.errors import HflrayError
-from hflray.rl.solved_fleets import FleetPool, read_spec
+from hflray.rl.solved_fleets import FleetPool
 from hflray.scheduling.learned import Learned
 from hflray.support.checkpoint import Checkpoints
 from hflray.support.files import refuse_links
@@ -152,7 +152,7 @@ _checkpoint = _loads(lambda place: samples.experiment_of(place).load_state_dict(
 _assigner = _loads(lambda place: build_assigner("d3qn", policy=str(place / "assigner.safetensors")))
 _scheduler = _loads(lambda place: Learned(num_devices=12, num_scheduled=6, policy=str(place / "scheduler.safetensors")))
 _data = _loads(lambda place: read_arrays(place / "data.npz"))
-_pool = _loads(lambda place: FleetPool(place / "pool", read_spec(place / "pool")))
+_pool = _loads(lambda place: FleetPool(place / "pool"))
 _trace = _loads(lambda place: Trace.read("world.trace", str(place / "trace.csv"), "device", 12, {"available": True}))
 _fedscale = _loads(lambda place: convert(place / "fedscale.json", place / "out.csv"))
 

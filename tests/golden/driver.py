@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def training(folder: str, *overrides: str) -> dict[str, Any]:
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
     keys = {"train": FleetSpec.of(config).hash, "held_out": FleetSpec.of(config, held_out=True).hash}
-    return {"points": points, "policy": digest.hexdigest(), "spec": network.spec.to_dict(), "fleets": keys}
+    return {"points": points, "policy": digest.hexdigest(), "spec": asdict(network.spec), "fleets": keys}
 
 
 def everything() -> dict[str, Any]:

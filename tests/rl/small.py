@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
+from hflray.assignment.state import assigned_objective
 from hflray.config import ExperimentConfig, FleetConfig, load_config
-from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, assignment_objective
+from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 from hflray.rl.solved_fleets import SPEC, FleetPool, write_shard
 
 SMALL = (
@@ -66,7 +67,7 @@ def identity_pool(folder: Path, count: int, spec: FleetSpec) -> FleetPool:
             SolvedFleet(
                 problem,
                 strongest.astype(np.int8),
-                assignment_objective(problem, strongest),
+                assigned_objective(problem, strongest),
                 solved.cycles_per_sample,
                 solved.samples,
             )

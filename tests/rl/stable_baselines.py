@@ -20,9 +20,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.assignment.state import assigned_objective
 from hflray.rl import env as assignment
 from hflray.rl import scheduling_env as scheduling
-from hflray.rl.fleets import FleetSpec, assignment_objective
+from hflray.rl.fleets import FleetSpec
 from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.scheduling import build_scheduler, choose_devices
 from tests.rl.strongest_gain import strongest
@@ -65,7 +66,7 @@ def rules_of_assignment(episodes: int) -> dict[str, float]:
         fleet = spec.solve(number)
         count, unit = len(fleet.labels), fleet.objective / len(fleet.labels)
         random = rng.integers(0, len(fleet.problem.bandwidth), count)
-        costs = [assignment_objective(fleet.problem, edges) / unit for edges in (random, strongest(fleet))]
+        costs = [assigned_objective(fleet.problem, edges) / unit for edges in (random, strongest(fleet))]
         returns.append([-float(count), *(-cost for cost in costs)])
     means = np.mean(returns, axis=0)
     return dict(zip(("teacher (HFEL-300)", "random edges", "best gain"), map(float, means), strict=True))

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
+from hflray.assignment.state import assigned_objective
+from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out
 from hflray.rl.solved_fleets import prepare
 from hflray.support.arrays import IntArray
 from hflray.sweep import expand, load_sweep
@@ -41,7 +42,7 @@ def main() -> None:
     for start, (spec, learning) in specs.items():
         fleets = prepare(spec, learning.evaluation_fleets).fleets
         returns = np.array([returned(fleet) for fleet in fleets])
-        cost = np.mean([assignment_objective(fleet.problem, strongest(fleet)) for fleet in fleets])
+        cost = np.mean([assigned_objective(fleet.problem, strongest(fleet)) for fleet in fleets])
         ratio = cost / np.mean([fleet.objective for fleet in fleets])
         agreement = (1 + returns.mean() / len(fleets[0].labels)) / 2
         print(

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
+from hflray.assignment.state import assigned_objective
 from hflray.config import LearningConfig
 from hflray.rl.card import as_markdown
 from hflray.rl.command import main
 from hflray.rl.evaluation import greedy
-from hflray.rl.fleets import assignment_objective, reporting
+from hflray.rl.fleets import reporting
 from hflray.support import provenance
 from hflray.support.provenance import git_commit
 from tests.conftest import says
@@ -75,7 +76,7 @@ def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
     )
     solved = [reporting(TINY).solve(index) for index in range(4)]
     objectives = [
-        assignment_objective(fleet.problem, edges) for fleet, edges in zip(solved, greedy(loaded, solved), strict=True)
+        assigned_objective(fleet.problem, edges) for fleet, edges in zip(solved, greedy(loaded, solved), strict=True)
     ]
     assert measured["reported"]["objective"] == round(float(np.mean(objectives)), 3)
     assert measured["reported"]["reporting_fleets"] == 4

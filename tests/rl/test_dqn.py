@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import gymnasium as gym
@@ -247,7 +248,7 @@ def agent_module(seed: int = 0) -> D3QNModule:
     return D3QNModule(
         observation_space=gym.spaces.Box(-np.inf, np.inf, (network.row,), np.float32),
         action_space=gym.spaces.Discrete(4),
-        model_config={"network": network.to_dict(), "seed": seed},
+        model_config={"network": asdict(network), "seed": seed},
         inference_only=False,
     )
 

@@ -8,8 +8,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from hflray import ConfigError
+from hflray.assignment.state import assigned_objective
 from hflray.rl.env import ENV_ID, DeviceAssignmentEnv, open_pool
-from hflray.rl.fleets import FleetSpec, assignment_objective
+from hflray.rl.fleets import FleetSpec
 from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.conftest import refusals
 
@@ -109,6 +110,6 @@ def test_the_cost_reward_of_each_device_is_what_it_adds_to_the_objective(pool) -
         reward = env.step(edge)[1]
         # The devices after t have no edge yet (-1), so that only their hops to the cloud are paid.
         assignment = np.array([*actions[: t + 1], *[-1] * (h - t - 1)])
-        after = assignment_objective(solved.problem, assignment)
+        after = assigned_objective(solved.problem, assignment)
         assert reward == pytest.approx((before - after) * h / solved.objective, rel=1e-9)
         before = after

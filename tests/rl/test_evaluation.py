@@ -9,9 +9,10 @@ import torch
 from hflray import DivergedError, metrics
 from hflray.assignment import build_assigner
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
+from hflray.assignment.state import assigned_objective
 from hflray.rl import evaluation as module
 from hflray.rl.evaluation import AssignerEvaluation, PlayedEpisodes, SchedulerEvaluation, references
-from hflray.rl.fleets import FleetSpec, assignment_objective, held_out
+from hflray.rl.fleets import FleetSpec, held_out
 from hflray.rl.scheduling_env import LearningCurve, SchedulingEnv
 from hflray.rl.solved_fleets import prepare
 from hflray.scheduling import build_scheduler, choose_devices
@@ -60,7 +61,7 @@ def test_references_are_solved_once_and_grow_with_the_pool(tmp_path, monkeypatch
     fleet, work = UNSEEN.draw(1)
     devices = np.arange(fleet.num_devices)
     search = build_assigner("local_search").assign(fleet, work, devices, np.random.default_rng(0))
-    assert first["local_search"][1] == pytest.approx(assignment_objective(pool[1].problem, search))
+    assert first["local_search"][1] == pytest.approx(assigned_objective(pool[1].problem, search))
     for name in ("teacher", "hfel-100", "hfel-300", "local_search"):
         assert (first["lower_bound"] <= first[name]).all()
     grown = references(prepare(UNSEEN, 5, tmp_path))

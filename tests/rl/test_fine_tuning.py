@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from hflray.assignment.policy import load_policy, save_policy
+from hflray.assignment.state import assigned_objective
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.rl import fine_tuning as module
 from hflray.rl.command import main
 from hflray.rl.fine_tuning import CostGradient, batch_of, evaluate, finetune
-from hflray.rl.fleets import FleetSpec, assignment_objective
+from hflray.rl.fleets import FleetSpec
 from hflray.rl.portable import flatten, restore
 from hflray.rl.solved_fleets import read_spec
 from hflray.support import checkpoint
@@ -125,7 +126,7 @@ def test_the_gradient_is_that_of_the_expected_objective():
     share = net(rows, lengths)[0].softmax(-1)
     expected = sum(
         torch.stack([share[h, m] for h, m in enumerate(choice)]).prod()
-        * np.log(assignment_objective(fleet.problem, np.array(choice)))
+        * np.log(assigned_objective(fleet.problem, np.array(choice)))
         for choice in itertools.product(range(2), repeat=3)
     )
     exact = torch.autograd.grad(expected, net.advantage[-1].weight)[0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hflray.allocation import allocate_round
+from hflray.allocation import Allocation, allocate_round
 from hflray.cost import compute_delay_s, compute_energy_j, rate_bps
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
@@ -91,17 +91,14 @@ def test_clusters_may_be_lists_of_indices_and_empty():
     assert [c.tolist() for c in singles.clusters] == [[1], [0]]
 
 
-def test_a_state_of_other_clusters_or_a_wrong_offset_is_refused():
+def test_a_state_of_other_clusters_is_refused():
     labels = [0, 0, 0, 1, 1, 1, 2, 2]
     scheduler = vkc(labels, 4)
     scheduler.schedule(np.random.default_rng(0))
     assert scheduler.offset == 1
     state = json.loads(json.dumps(scheduler.state_dict()))
-    with pytest.raises(ConfigError, match="other clusters"):
+    with pytest.raises(ConfigError, match="clusters is"):
         vkc([0, 0, 0, 1, 1, 1, 1, 2], 4).load_state_dict(state)
-    for offset in (3, 99, -1, True, None):
-        with pytest.raises(ConfigError, match=f"offset is {offset}; accepted: 0 to 2;"):
-            vkc(labels, 4).load_state_dict(state | {"offset": offset})
 
 
 def test_devices_that_fill_up_are_drawn_uniformly():
@@ -233,15 +230,6 @@ def test_no_device_is_repeated_before_its_cluster_is_exhausted(num_clusters, dat
             assert sorted([*scheduler.fresh[k], *scheduler.record[k]]) == members.tolist()
 
 
-def test_a_damaged_record_is_refused():
-    scheduler = ikc([0, 0, 0, 1, 1], 3)
-    scheduler.schedule(np.random.default_rng(0))
-    state = scheduler.state_dict()
-    for record in (None, [[0]], [[3], []], [["x"], []], [[[0]], [7]], [0, 1]):
-        with pytest.raises(ConfigError, match="record does not hold"):
-            scheduler.load_state_dict(state | {"record": record})
-
-
 def test_a_device_that_does_not_answer_keeps_its_turn():
     # One cluster of 5, H = 2. Device 1 is absent in rounds 1 to 3.
     scheduler = build_scheduler("ikc", num_devices=5, num_scheduled=2, clusters=[0] * 5)
@@ -318,7 +306,7 @@ def test_the_bill_is_one_edge_iteration_of_all_devices_at_their_nearest_edges():
 
     def allocate(fleet, work, devices, assignment):
         request.update(work=work, devices=devices, assignment=assignment)
-        return SimpleNamespace(bandwidth_hz=np.full(12, 1e5), cpu_hz=np.full(12, 1e9))
+        return Allocation(bandwidth_hz=np.full(12, 1e5), cpu_hz=np.full(12, 1e9))
 
     cost = clustering_cost(fleet, 8e4, 5, 2.0, allocate)
     assert request["devices"].tolist() == list(range(12))
@@ -348,7 +336,7 @@ def test_the_bill_follows_its_options():
 
     def allocate(fleet, work, devices, assignment):
         request.update(edge_iterations=work.edge_iterations, edge=int(assignment[0]))
-        return SimpleNamespace(bandwidth_hz=np.array([1e5]), cpu_hz=np.array([1e9]))
+        return Allocation(bandwidth_hz=np.array([1e5]), cpu_hz=np.array([1e9]))
 
     request = {}
     one, fast, five = bill(), bill(max_cpu=True), bill(edge_iterations=5)

@@ -21,7 +21,7 @@ from hflray.fleet import Fleet, FleetConfig
 from hflray.sweep import load_sweep, with_absolute_paths
 from hflray.world.fading import LinkTrace
 from hflray.world.faults import edge_failure
-from hflray.world.trace import Switches, Trace
+from hflray.world.trace import Switches
 from tests.conftest import refusals, small_config
 from tests.world.living import living, results
 
@@ -216,11 +216,6 @@ def test_a_run_with_the_shipped_traces_resumes_and_refuses_another_trace(tmp_pat
     path.write_text(path.read_text(encoding="utf-8").replace("0,1,1", "0,1,0"), encoding="utf-8")
     with pytest.raises(ConfigError, match="it was made with another trace than the world has now"):
         living(*settings).load_state_dict(state)
-
-
-def test_a_trace_is_not_copied() -> None:
-    trace = Trace.read("x", str(EXAMPLES / "mobility.csv"), "device", 10, {"x_m": False, "y_m": False})
-    assert copy.deepcopy(trace) is trace
 
 
 def test_paths_of_traces_are_relative_to_the_commands_folder(tmp_path: Path, monkeypatch) -> None:
