@@ -246,7 +246,7 @@ def test_a_metric_of_the_users_own_may_stop_trials(given: str, key: str) -> None
 
 @pytest.mark.usefixtures("own_metric")
 def test_another_name_than_that_of_the_users_own_metric_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"tune.stop: unknown metric 'recal'; did you mean 'recall'"):
+    with pytest.raises(ConfigError, match=r"tune.stop.recal: unknown metric 'recal'; did you mean 'recall'"):
         load_sweep(CONFIGS / "quickstart.yaml", ["target.metric=own.py:recall", "tune.stop={recal: 0.5}"])
 
 

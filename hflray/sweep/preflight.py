@@ -137,10 +137,9 @@ def check_trials(
             continue
         key = str((config.seed, config.data, config.fleet, config.cost, config.tree))
         if key not in scenarios:
-            scenarios = {
-                key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)), fleets=checked.fleets)
-            }  # only one is kept in memory
-            checked.datasets[data_key(config)] = scenarios[key].dataset
+            scenario = Scenario.build(config, dataset=checked.datasets.get(data_key(config)), fleets=checked.fleets)
+            scenarios = {key: scenario}  # only one is kept in memory
+            checked.datasets[data_key(config)] = scenario.dataset
         checked.samples[trial.name] = float(np.mean(scenarios[key].fleet.samples))
         resolved = kind.check(config, scenarios[key], measure)
         checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
@@ -156,14 +155,9 @@ def check_metrics(file: SweepFile, checked: CheckedTrials) -> None:
     Raises:
         ConfigError: a setting names the main metric of data of another kind, which no trial would ever log.
     """
-    settings = {f"tune.stop.{name}": name for name in file.tune.stop}
-    for key in ("search", "early_stopping", "population"):
-        section = getattr(file.tune, key)
-        if section is not None:
-            settings[f"tune.{key}.metric"] = section.metric
     for dataset in checked.datasets.values() if find_task(file.task).trains_model else ():
-        for key, name in settings.items():
-            main = METRIC_OF[dataset.kind]
+        main = METRIC_OF[dataset.kind]
+        for key, name in file.tune.named_metrics:
             if name in metrics.MAIN and name != main:
                 raise ConfigError(
                     f"{key}: got '{name}', but data of the kind {dataset.kind} log '{main}' in its place; put {main} "

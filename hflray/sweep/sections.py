@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -17,10 +17,8 @@ from hflray.sweep.tasks import DEFAULT, TASKS, tasks_where
 
 if TYPE_CHECKING:
     TaskName = str
-else:
-    TaskName = Literal[
-        tuple(TASKS)
-    ]  # the error for an unknown name then lists the accepted ones, as for any other setting
+else:  # the error for an unknown name then lists the accepted ones, as for any other setting
+    TaskName = Literal[tuple(TASKS)]
 
 
 ACCEPTED_METRICS = "accepted: the names of the glossary (docs/reference/metrics.md), and your own in target.metric"
@@ -40,27 +38,22 @@ class Axis(Section):
     zip: list[Any] | None = Field(None, description="values that move in step with the other zips")
     choice: list[Any] | None = Field(None, description="the values from which one is drawn")
     uniform: tuple[float, float] | None = Field(None, description="[low, high], drawn uniformly")
-    loguniform: tuple[float, float] | None = Field(
-        None, description="[low, high] above 0; the logarithm is drawn uniformly"
-    )
-    randint: tuple[int, int] | None = Field(
-        None, description="[low, high]; a whole number is drawn, both ends included"
-    )
+    loguniform: tuple[float, float] | None = None
+    """[low, high] above 0; the logarithm is drawn uniformly"""
+    randint: tuple[int, int] | None = None
+    """[low, high]; a whole number is drawn, both ends included"""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if len(self.model_fields_set) != 1 or self.values is None:
-            raise ValueError(f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]")
+            yield f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]"
         if self.values == []:
-            reason = "an empty list makes no trial; give at least one value, or remove the key"
-            raise ValueError(f"{self.kind}: got []; {reason}")
+            yield f"{self.kind}: got []; an empty list makes no trial; give at least one value, or remove the key"
         if self.uniform is not None and not np.isfinite(self.uniform[1] - self.uniform[0]):
-            raise ValueError(f"uniform: got {list(self.uniform)}; accepted: ends closer than 1.8e308; correct them")
+            yield f"uniform: got {list(self.uniform)}; accepted: ends closer than 1.8e308; correct them"
         if self.randint is not None and not all(abs(end) < 2**62 for end in self.randint):
-            raise ValueError(f"randint: got {list(self.randint)}; accepted: ends within ±2⁶²; correct them")
+            yield f"randint: got {list(self.randint)}; accepted: ends within ±2⁶²; correct them"
         if self.loguniform is not None and self.loguniform[0] <= 0:
-            raise ValueError(f"loguniform: got {list(self.loguniform)}; both ends must be above 0")
-        return self
+            yield f"loguniform: got {list(self.loguniform)}; both ends must be above 0"
 
     @property
     def kind(self) -> str:
@@ -114,23 +107,14 @@ class SearchConfig(_Comparing):
     """A search that replaces a fixed list: each trial's values depend on the results of earlier trials."""
 
     name: Literal["optuna"] = Field("optuna", description="the search; Optuna's default sampler is TPE")
-    metric: str = Field(
-        metrics.OBJECTIVE_TO_TARGET,
-        description="a metric of the glossary or target.metric; its value at the end of a trial counts",
-    )
+    metric: str = metrics.OBJECTIVE_TO_TARGET
+    """a metric of the glossary or target.metric; its value at the end of a trial counts"""
     mode: Mode = "min"
-    seeds: int = Field(
-        1,
-        ge=1,
-        le=1000,
-        description="n; above 1, tune.samples counts settings: the first values of all axes, then others, none twice; "
-        "each runs with the experiment's seed and, if that has the metric, with the n − 1 next ones; their mean counts",
-    )
-    delay_weight: float | None = Field(
-        None,
-        gt=0,
-        description="J/s: the λ of objective_to_target in place of each trial's own; null: each trial's own",
-    )
+    seeds: int = Field(1, ge=1, le=1000)
+    """n; above 1, tune.samples counts settings: the first values of all axes, then others, none twice; each runs with
+    the experiment's seed and, if that has the metric, with the n − 1 next ones; their mean counts"""
+    delay_weight: float | None = Field(None, gt=0)
+    """J/s: the λ of objective_to_target in place of each trial's own; null: each trial's own"""
 
     def cost(self, values: Mapping[str, float]) -> float | None:
         """Return what a trial has spent after a round of what the metric counts at the target; None: it counts no cost.
@@ -150,9 +134,8 @@ class EarlyStoppingConfig(_Comparing):
     name: Literal["asha"] = Field("asha", description="the rule that stops trials")
     metric: Compared = metrics.ACCURACY
     mode: Mode = "max"
-    per: Literal["round", "cost"] = Field(
-        "round", description="what is equal where trials are compared: rounds, or the cost that tune.search minimises"
-    )
+    per: Literal["round", "cost"] = "round"
+    """what is equal where trials are compared: rounds, or the cost that tune.search minimises"""
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
@@ -176,34 +159,24 @@ class PopulationConfig(_Comparing):
 class TuneConfig(Section):
     """The settings of Ray Tune."""
 
-    cpus_per_trial: int = Field(
-        1, ge=1, description="CPUs of a trial; each has one device actor unless training says otherwise"
-    )
-    gpus_per_trial: float | None = Field(
-        None,
-        gt=0,
-        description="GPUs for the device actors of a trial that trains on GPUs; a value below 1 is a share of one GPU, "
-        "so that trials share a card; null: 1",
-    )
+    cpus_per_trial: int = Field(1, ge=1)
+    """CPUs of a trial; each has one device actor unless training says otherwise"""
+    gpus_per_trial: float | None = Field(None, gt=0)
+    """GPUs for the device actors of a trial that trains on GPUs; a value below 1 is a share of one GPU, so that trials
+    share a card; null: 1"""
     max_concurrent: int | None = Field(None, ge=1, description="trials that run at a time; null: as many as fit")
     max_failures: int = Field(2, ge=0, description="how often a trial is restarted after its process was lost")
-    reuse: bool = Field(
-        True, description="whether the next trial reuses a trial's process; false: each trial has its own process"
-    )
-    samples: int = Field(
-        1, ge=1, le=1_000_000, description="draws for each point of the grid; with a search, the number of trials"
-    )
+    reuse: bool = True
+    """whether the next trial reuses a trial's process; false: each trial has its own process"""
+    samples: int = Field(1, ge=1, le=1_000_000)
+    """draws for each point of the grid; with a search, the number of trials"""
     seed: int = Field(0, ge=0, description="seed of the draws and of the search")
-    stop: dict[str, float] = Field(
-        {},
-        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, test_loss "
-        "from above, by its name on the test set; as in all of tune, its value is that on the validation part where "
-        "there is one",
-    )
+    stop: dict[str, float] = Field({})
+    """a trial ends once a metric (of the glossary or target.metric) reaches its bound here, test_loss from above, by
+    its name on the test set; as in all of tune, its value is that on the validation part where there is one"""
     search: SearchConfig | None = Field(None, description="a search that chooses values; null: none")
-    early_stopping: EarlyStoppingConfig | None = Field(
-        None, description="stopping of trials that are behind; null: none"
-    )
+    early_stopping: EarlyStoppingConfig | None = None
+    """stopping of trials that are behind; null: none"""
     population: PopulationConfig | None = Field(None, description="population-based training; null: none")
 
     def bound(self, values: Mapping[str, float]) -> str | None:
@@ -224,52 +197,44 @@ class TuneConfig(Section):
             raise ValueError("accepted: a part of one GPU, such as 0.5, or a whole number; round it")
         return value
 
-    @model_validator(mode="after")
-    def _the_search_accepts_the_seed(self) -> Self:
-        if self.search is not None and self.seed >= 2**32:
-            raise ValueError(f"tune.seed: got {self.seed}; accepted for a search: 0 to {2**32 - 1:,}; lower it")
-        return self
+    @property
+    def named_metrics(self) -> list[tuple[str, str]]:
+        """The dotted keys of the settings that name metrics, each with its metric."""
+        compared = [(f"tune.{name}.metric", getattr(self, name).metric) for name in self.compares]
+        return [*((f"tune.stop.{name}", name) for name in self.stop), *compared]
 
-    @model_validator(mode="after")
-    def _costs_are_known(self) -> Self:
+    @property
+    def compares(self) -> list[str]:
+        """The names of the sections that compare trials."""
+        return [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
+
+    def contradictions(self) -> Iterator[str]:
         search, halving = self.search, self.early_stopping
-        accepted = ", ".join(metrics.TOTAL_OF)
+        if search is not None and self.seed >= 2**32:
+            yield f"tune.seed: got {self.seed}; accepted for a search: 0 to {2**32 - 1:,}; lower it"
         if search is not None and search.delay_weight is not None and search.metric != metrics.OBJECTIVE_TO_TARGET:
-            raise ValueError(
+            yield (
                 f"tune.search.delay_weight: got {search.delay_weight:g} with the metric {search.metric}; accepted with "
                 f"it: {metrics.OBJECTIVE_TO_TARGET}; remove one of them"
             )
         if halving is not None and halving.per == "cost" and (search is None or search.metric not in metrics.TOTAL_OF):
-            raise ValueError(f"tune.early_stopping.per: got cost; it needs a tune.search of {accepted}; name one there")
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
-        methods = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
-        if self.population is not None and len(methods) > 1:
-            raise ValueError(f"tune.population cannot be combined with tune.{methods[0]}; keep one of them")
+            accepted = ", ".join(metrics.TOTAL_OF)
+            yield f"tune.early_stopping.per: got cost; it needs a tune.search of {accepted}; name one there"
+        if self.population is not None and len(self.compares) > 1:
+            yield f"tune.population cannot be combined with tune.{self.compares[0]}; keep one of them"
         if self.population is not None and self.samples < 2:
-            raise ValueError(
-                f"tune.samples: got {self.samples}; a population needs at least 2 trials; raise it (4 or more help)"
-            )
-        return self
+            yield f"tune.samples: got {self.samples}; a population needs at least 2 trials; raise it (4 or more help)"
 
 
 class SweepFile(Section):
     """The contents of a sweep file."""
 
-    name: str = Field(
-        "experiment",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        max_length=LONGEST_NAME,
-        description=f"letters, digits, . _ -; at most {LONGEST_NAME}, the first a letter or a digit",
-    )
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)
+    """letters, digits, . _ -; at most 100, the first a letter or a digit"""
     description: str = Field("", description="a line about the sweep, which lists and reports show")
-    labels: dict[str, Annotated[str, Field(max_length=LONGEST_NAME)]] = Field(
-        {},
-        description="texts that reports show in place of values of settings, by the value: a registered name, a "
-        "reference such as own.py:Mine, or the file of a policy",
-    )
+    labels: dict[str, Annotated[str, Field(max_length=LONGEST_NAME)]] = Field({})
+    """texts that reports show in place of values of settings, by the value: a registered name, a reference such as
+    own.py:Mine, or the file of a policy"""
     task: TaskName = Field(DEFAULT, description="what each trial does")
     experiment: dict[str, Any] = Field({}, description="the configuration that all trials share")
     sweep: dict[str, Axis] = Field({}, description="the values of each swept key")
@@ -306,20 +271,18 @@ class SweepFile(Section):
                 )
         return {} if labels is None else labels  # an empty section
 
-    @model_validator(mode="after")
-    def _metrics_exist(self) -> Self:
-        of_user = self._own_metrics()
-        each_round, final = (*of_user, *EACH_ROUND), (*of_user, *EACH_ROUND, *metrics.AT_THE_END)
-        entries = [("stop", name, each_round) for name in self.tune.stop]
-        for key in ("search", "early_stopping", "population"):
-            section = getattr(self.tune, key)
-            if section is not None:
-                entries.append((f"{key}.metric", section.metric, final if key == "search" else each_round))
-        for key, name, accepted in entries:
+    def contradictions(self) -> Iterator[str]:
+        each_round = (*self._own_metrics(), *EACH_ROUND)
+        final = (*each_round, *metrics.AT_THE_END)
+        for key, name in self.tune.named_metrics:
+            accepted = final if key == "tune.search.metric" else each_round
             if name not in accepted:
-                text = one_line(name)
-                raise ValueError(f"tune.{key}: unknown metric '{text}'{nearest(name, accepted)}; {ACCEPTED_METRICS}")
-        return self
+                yield f"{key}: unknown metric '{one_line(name)}'{nearest(name, accepted)}; {ACCEPTED_METRICS}"
+        yield from self._undrawn()
+        refused = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
+        if refused:
+            accepted_tasks = tasks_where(lambda task: refused[0] not in task.refuses)
+            yield f"tune.{refused[0]}: got task '{self.task}'; accepted: task {accepted_tasks}; leave it out"
 
     def _own_metrics(self) -> list[str]:
         """Return the names under which the trials log metrics of the user's own (`target.metric`)."""
@@ -329,34 +292,21 @@ class SweepFile(Section):
         names = [short(value) for value in values if isinstance(value, str)]
         return [name for name in dict.fromkeys(names) if metrics.may_be_own(name)]
 
-    @model_validator(mode="after")
-    def _searches_and_populations_draw(self) -> Self:
+    def _undrawn(self) -> Iterator[str]:
+        """Yield what a search or a population, whose values are drawn, cannot have below ``sweep``."""
         drawn = "accepted: choice, uniform, loguniform, randint"
         fixed = [f"sweep.{key} is a {axis.kind}" for key, axis in self.sweep.items() if not axis.drawn]
         if self.tune.search is not None and (fixed or not self.sweep):
-            raise ValueError(f"tune.search: {[*fixed, 'sweep is empty'][0]}; {drawn}; change the sweep")
+            yield f"tune.search: {[*fixed, 'sweep is empty'][0]}; {drawn}; change the sweep"
         if self.tune.search is not None and self.tune.search.seeds > 1 and "seed" in self.sweep:
-            raise ValueError(
-                f"sweep.seed: got it with tune.search.seeds = {self.tune.search.seeds}; remove one of them"
-            )
+            yield f"sweep.seed: got it with tune.search.seeds = {self.tune.search.seeds}; remove one of them"
         if self.tune.population is None:
-            return self
+            return
         if fixed:
             why = "the trials of a population differ only in the settings that they mutate"
-            raise ValueError(f"tune.population: {fixed[0]}; {why}; {drawn}")
+            yield f"tune.population: {fixed[0]}; {why}; {drawn}"
         for key in self.sweep:
             if key not in MUTABLE:
-                raise ValueError(
-                    f"tune.population: sweep.{key} cannot change between rounds; accepted: {', '.join(MUTABLE)}"
-                )
+                yield f"tune.population: sweep.{key} cannot change between rounds; accepted: {', '.join(MUTABLE)}"
         if not self.sweep:
-            raise ValueError("tune.population: sweep is empty; draw at least one of " + ", ".join(MUTABLE))
-        return self
-
-    @model_validator(mode="after")
-    def _the_task_agrees(self) -> Self:
-        refused = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
-        if refused:
-            accepted = tasks_where(lambda task: refused[0] not in task.refuses)
-            raise ValueError(f"tune.{refused[0]}: got task '{self.task}'; accepted: task {accepted}; leave it out")
-        return self
+            yield "tune.population: sweep is empty; draw at least one of " + ", ".join(MUTABLE)

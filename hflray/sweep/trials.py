@@ -121,7 +121,7 @@ def prolong(file: SweepFile, overrides: Sequence[str]) -> SweepFile:
             f"--set: got {', '.join(map(one_line, overrides))} with --resume; accepted: max_rounds alone, a number "
             f"above {before}, which the sweep has; begin a new sweep for other settings"
         )
-    compares = [name for name in ("early_stopping", "search", "population") if getattr(file.tune, name)]
+    compares = file.tune.compares
     if compares or "max_rounds" in file.sweep or not find_task(file.task).trains_model:
         cause = f"tune.{compares[0]}" if compares else f"task {file.task}"
         cause = "the axis sweep.max_rounds" if "max_rounds" in file.sweep else cause

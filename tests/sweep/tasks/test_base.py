@@ -73,8 +73,8 @@ def test_a_new_task_is_a_class_and_a_line(monkeypatch) -> None:
     assert [result.step for result in results] == [1, 2, 3]
     assert task.progress(config, 2, results[1].metrics) == (2, 3, "round", "accuracy 20.0%, objective 1,234.5")
     file = SweepFile.model_construct(task="counting", tune=TuneConfig(stop={"accuracy": 0.5}))
-    with pytest.raises(ValueError, match=r"tune\.stop: got task 'counting'; accepted: task 'experiment'; leave it out"):
-        file._the_task_agrees()
+    refused = "tune.stop: got task 'counting'; accepted: task 'experiment'; leave it out"
+    assert list(file.contradictions()) == [refused]
     run = task.run(Job(config))
     next(run)
     Counting.closed.clear()
