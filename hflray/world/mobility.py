@@ -58,7 +58,7 @@ class Mobility(Part, ABC):
         [[7.0, 0.0]]
     """
 
-    state_arrays = ("position_m",)
+    state_arrays: tuple[str, ...] = ("position_m",)
 
     def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float) -> None:
         self.seed, self.area_m, self.slot_s = seed, area_m, slot_s
@@ -291,7 +291,7 @@ class GaussMarkov(Mobility):
         memory_s: time in which the correlation of the velocity falls to 1/e, s.
     """
 
-    state_arrays = ("position_m", "velocity_m_per_s")
+    state_arrays: tuple[str, ...] = ("position_m", "velocity_m_per_s")
 
     def __init__(
         self,
