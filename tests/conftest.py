@@ -19,7 +19,7 @@ import yaml
 from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
-from hflray.training.machine import available_cpus
+from hflray.support.limits import available_cpus
 
 # On a busy machine a draw may take longer than Hypothesis's limit of 200 ms.
 settings.register_profile("hflray", deadline=None)

@@ -15,7 +15,6 @@ of most_j; slacks are `wa`, `we`, `wd`, ``T - floor``, `wb` and `wc` in this ord
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
@@ -25,6 +24,7 @@ import numpy as np
 
 from hflray.allocation.problem import Columns, EdgeProblems, Iterate, Layout, hopeless, least_shares
 from hflray.support.arrays import BoolArray, FloatArray
+from hflray.support.limits import available_cpus
 
 TOL = 1e-9  # largest gap, relative to the objective, and largest violation of a constraint, relative to its scale;
 # residuals of a device's optimality may be 1,000 times as large, as they move the objective to the second order alone
@@ -62,7 +62,7 @@ def minimise(
         with np.errstate(all="ignore"):
             return problem.run()
 
-    threads = min(len(os.sched_getaffinity(0)), len(edges.node) // (THREADED // 2), edges.count)
+    threads = min(len(available_cpus()), len(edges.node) // (THREADED // 2), edges.count)
     if together or threads <= 1:
         return alone(edges, (slice(None), slice(None)), share)
     cuts = np.searchsorted(edges.node, np.linspace(0, edges.count, threads + 1).astype(np.intp))

@@ -12,7 +12,6 @@ wrong; the steps in NumPy then say which one.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -29,6 +28,7 @@ from hflray.cost import Workload, hops
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.limits import available_cpus
 
 TOL = 1e-10  # largest accepted KKT residual; Newton's last step mostly ends near 1e-14
 THREADED = 4096  # batches of more devices are faster with threads
@@ -176,7 +176,7 @@ def solve_batch(
 
     count, devices = len(edges.bandwidth), int(edges.offsets[-1])
     if threads is None:
-        threads = len(os.sched_getaffinity(0)) if devices >= THREADED else 1
+        threads = len(available_cpus()) if devices >= THREADED else 1
     if threads <= 1 or count <= 1:
         solve(0, count)
         return solution

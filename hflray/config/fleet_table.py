@@ -258,18 +258,15 @@ def _names(table: Table, column: str | None) -> tuple[str, ...]:
     """Return what a file calls its rows; without such a column, their numbers from 0."""
     if column is None:
         return tuple(map(str, range(len(table))))
-    texts = table.texts(column)
-    if all(texts) and len(set(texts)) == len(texts) and not breaks_lines(" ".join(texts)):
-        return tuple(texts)
     rows = dict[str, int]()
-    for row, text in enumerate(texts):
+    for row, text in enumerate(table.texts(column)):
         if not text or breaks_lines(text):
             raise table.error(row, column, f"got {shorten(text)}; accepted: a text of one line; name the row")
         if text in rows:
             first = table.row(rows[text])
             raise table.error(row, column, f"'{one_line(text)}' is in row {first} too; accepted: each once; rename one")
         rows[text] = row
-    raise AssertionError
+    return tuple(rows)
 
 
 def _numbers(table: Table, key: str, name: str, column: str, notes: list[str]) -> FloatArray:

@@ -133,10 +133,8 @@ class Experiment:
         self.problem = Problem.of(self.scenario.dataset, config)
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
         self.target = Target.of(config, self.scenario.dataset, self.scenario.validation)
-        samples = self.scenario.fleet.samples
-        self.backend = Backend(
-            config, self.problem, samples, cpus, gpus, settled, keep_actors, self.scenario.fleet.tree
-        )
+        fleet = self.scenario.fleet
+        self.backend = Backend(config, self.problem, fleet.samples, cpus, gpus, settled, keep_actors, fleet.tree)
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
             check_network(self.problem, config.training, config.seed, self.scenario.device_data())
@@ -147,7 +145,7 @@ class Experiment:
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
-        self.world = World(config, self.scenario.fleet)
+        self.world = World(config, fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
         self.turns = PlannedTurns.of(config, self.work)

@@ -222,6 +222,4 @@ class Target(Watcher):
             "rounds": metrics.ROUNDS_TO_TARGET, "objective": metrics.OBJECTIVE_TO_TARGET,
             "delay_s": metrics.DELAY_TO_TARGET_S, "energy_j": metrics.ENERGY_TO_TARGET_J,
         }  # fmt: skip
-        return {
-            names[name]: self.reached[name] for name in names if name in self.reached
-        }  # one of hflray 0.1 lacks some
+        return {names[name]: value for name, value in self.reached.items()}

@@ -6,7 +6,6 @@ and computes links on demand (`hflray.fleet.links`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -28,6 +27,7 @@ from hflray.physics.computing import Dvfs
 from hflray.physics.equations import rate_bps
 from hflray.physics.own import KINDS, CheckedAccess, CheckedCompute, CheckedDownload, name_of, parts_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.limits import available_cpus
 
 MEASURED = ("fixed_s", "step_s", "seconds_per_sample", "compute_w", "upload_w")  # what tables may say of a device
 LINKS = ("distance_m", "gain")  # of a large fleet they are computed on demand
@@ -330,7 +330,7 @@ class Fleet:
         def find(i: int) -> None:
             edges[i : i + step] = links.strongest(index[i : i + step], count)
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy releases the interpreter lock
+        with ThreadPoolExecutor(len(available_cpus())) as pool:  # NumPy releases the interpreter lock
             for done in [pool.submit(find, i) for i in range(0, len(index), step)]:
                 done.result()
         return edges

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from os import sched_getaffinity
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from hflray.scheduling.learned import ScoreNetwork, scores_of
 from hflray.seeding import stream
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.support.files import replacing
+from hflray.support.limits import available_cpus
 from hflray.support.pairs import Pairs
 
 TEACHER, BOUND = "teacher", "lower_bound"
@@ -153,7 +153,7 @@ def references(pool: FleetPool, progress: Callable[[int, int], None] | None = No
     num_cached = len(columns[BOUND])
     if num_cached < len(pool):
         solved: list[list[float]] = []
-        with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(len(available_cpus())) as threads:
             for objectives in threads.map(partial(_solve_references, pool.spec), range(num_cached, len(pool))):
                 solved.append(objectives)
                 if progress:

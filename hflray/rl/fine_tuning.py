@@ -19,7 +19,6 @@ search. The model card's figures are measured on a third set of fleets, which no
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +41,7 @@ from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, reporting
 from hflray.rl.portable import flatten, restore
 from hflray.rl.solved_fleets import prepare
 from hflray.support import checkpoint
+from hflray.support.limits import available_cpus
 from hflray.support.provenance import git_commit
 
 FINAL_LEARNING_RATE, EVERY_S = 3e-5, 60.0  # at the end; seconds between evaluations where time is the limit
@@ -75,7 +75,7 @@ class CostGradient:
         self.rng = np.random.default_rng(seed)
         self.updates = 0
         self.clipped = 1.0  # the factor that clipping divided the last gradient by
-        self.threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self.threads = ThreadPoolExecutor(len(available_cpus()))
 
     def draw(self, fleets: Sequence[SolvedFleet]) -> list[list[SolvedFleet]]:
         """Draw `AT_ONCE` batches of fleets; the fleets of a batch have similar H."""

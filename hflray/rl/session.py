@@ -36,9 +36,10 @@ from hflray.rl.scheduling_env import environment
 from hflray.rl.solved_fleets import prepare
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import replacing_folder, write
+from hflray.support.limits import available_cpus
 from hflray.support.provenance import git_commit, release
 from hflray.support.reader import fit, read_json
-from hflray.training.machine import available_cpus, quiet_heap
+from hflray.training.machine import quiet_heap
 from hflray.training.start import start_local_ray
 
 RLLIB, PROGRESS = "rllib", "training.json"  # in the folder of a checkpoint

@@ -8,7 +8,6 @@ fleet's number. A cache can therefore grow while it is read, and two machines ma
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 from hflray.support.files import replacing, write
+from hflray.support.limits import available_cpus
 from hflray.support.reader import read_json
 
 SPEC = "spec.json"
@@ -138,7 +138,7 @@ def prepare(
     while solved < count:
         end = min(solved + step, count)
         begin = time.perf_counter()
-        with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(workers or len(available_cpus())) as threads:
             fleets = list(threads.map(spec.solve, range(solved, end)))
         write_shard(target / f"fleets-{solved:08d}-{end:08d}.npz", fleets, time.perf_counter() - begin)
         solved = end

@@ -6,7 +6,6 @@ Each docstring with an array gives its shape and unit.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.support.reader import parse_json
+from hflray.support.reader import inflate, parse_json
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -63,19 +62,12 @@ def deflated(columns: Mapping[str, list[Any]]) -> str:
 
 def inflated(text: str) -> dict[str, list[Any]]:
     """Return the columns of `deflated`. Raises ValueError: the text is damaged, or its table is too large."""
-    inflater = zlib.decompressobj()
     try:
-        content = inflater.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
-        columns = parse_json(content) if inflater.eof else None
-    except (binascii.Error, zlib.error, ValueError, TypeError) as error:
+        columns: dict[str, list[Any]] = parse_json(inflate(text, MOST_BYTES))
+        if not all(isinstance(column, list) for column in columns.values()) or len({*map(len, columns.values())}) > 1:
+            raise ValueError("it holds no columns of one length")
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"a compressed table cannot be read ({error})") from error
-    lists = list(columns.values()) if isinstance(columns, dict) else []
-    if (
-        not isinstance(columns, dict)
-        or not all(isinstance(column, list) for column in lists)
-        or len({*map(len, lists)}) > 1
-    ):
-        raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")
     return columns
 
 

@@ -1,4 +1,4 @@
-"""Limits of address space and of time.
+"""Limits of address space, of CPUs and of time.
 
 A limit of this process that Ray cannot live with is refused before Ray fails with a dump of its own. `within` gives a
 deadline to a call that has none, such as one of a library that waits for a server.
@@ -19,6 +19,13 @@ from hflray.errors import ConfigError
 # threads, which grow with the CPUs.
 MAPPED_BYTES, MAPPED_BYTES_OF_A_CPU = 4 * 2**30, 2**28
 Result = TypeVar("Result")
+
+
+def available_cpus() -> tuple[int, ...]:
+    """Return the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def check_address_space(without_ray: bool = False) -> None:

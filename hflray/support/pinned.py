@@ -20,7 +20,7 @@ from typing import Any, Literal
 from hflray.errors import ConfigError
 from hflray.support.checksum import digest, file_digest
 from hflray.support.files import write
-from hflray.support.reader import read_bytes
+from hflray.support.reader import inflate, read_bytes
 from hflray.support.text import one_line
 
 # The settings that name files. The bytes of a fleet's tables are kept with the sweep and travel to every process and
@@ -191,12 +191,7 @@ def from_json(entries: Iterable[Mapping[str, Any]]) -> tuple[Input, ...]:
     """Return the files of `to_json`, which this process then holds. Raises ValueError, KeyError: they are damaged."""
     made = []
     for entry in entries:
-        content = None
-        if "zlib" in entry:
-            inflater = zlib.decompressobj()
-            content = inflater.decompress(base64.b64decode(entry["zlib"], validate=True), MOST_MB * 2**20)
-            if not inflater.eof:
-                raise ValueError(f"{entry['name']}: is cut off, or too large")
+        content = inflate(entry["zlib"], MOST_MB * 2**20) if "zlib" in entry else None
         made.append(held(str(entry["name"]), str(entry["sha256"]), str(entry["path"]), content))
     return tuple(made)
 

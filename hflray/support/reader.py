@@ -8,6 +8,7 @@ which the caller adds the file's name and the fix.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -124,6 +125,18 @@ def parse_json(content: bytes | str) -> Any:
     if "\\ud" in text or "\\uD" in text:
         json.dumps(value, ensure_ascii=False).encode()  # raises an error for half a character
     return value
+
+
+def inflate(text: str, most: int) -> bytes:
+    """Return what a compressed text in Base64 holds. Raises ValueError: it is damaged, or holds more bytes."""
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(base64.b64decode(text, validate=True), most)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not inflater.eof:
+        raise UnfitError("it is cut off, or too large")
+    return content
 
 
 def fit(schema: type[BaseModel], value: Any) -> Any:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from hflray.errors import ConfigError
+from hflray.support.limits import available_cpus
 from hflray.support.private import private_folder
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
@@ -19,13 +20,6 @@ MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgrou
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-
-
-def available_cpus() -> tuple[int, ...]:
-    """Return the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def keep_to(count: int) -> tuple[int, ...]:
@@ -61,8 +55,15 @@ def _idle_ticks() -> dict[int, int]:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Return the total and the free memory in bytes of this machine, or of the container if it may use less."""
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    """Return the total and the free memory in bytes of this machine, or of the container if it may use less.
+
+    Without Linux's ``/proc/meminfo``, all of the memory counts as free.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total, total
     kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
     total, free = 1024 * kilobytes["MemTotal"], 1024 * kilobytes["MemAvailable"]
     for limit_file, used_file in MEMORY_FILES:

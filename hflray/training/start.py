@@ -21,10 +21,9 @@ from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
-from hflray.support.limits import check_address_space, within
+from hflray.support.limits import available_cpus, check_address_space, within
 from hflray.support.private import own_compiled_code, private_folder, reachable
 from hflray.training import session
-from hflray.training.machine import available_cpus
 
 log = logging.getLogger(__name__)
 

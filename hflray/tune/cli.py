@@ -138,6 +138,7 @@ def command(
       hflray tune --resume fashion_small --set max_rounds=100
     """
     check_address_space(dry_run or listing)
+    from hflray.support.limits import available_cpus
     from hflray.support.terminal.output import new_console, say, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table
@@ -145,7 +146,7 @@ def command(
     from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri
     from hflray.tracking.addresses import refuse_secret
-    from hflray.training.machine import available_cpus, keep_to
+    from hflray.training.machine import keep_to
 
     console = new_console()
     show_log(console)

@@ -34,8 +34,8 @@ from typing import Any
 import psutil
 import yaml
 
+from hflray.support.limits import available_cpus
 from hflray.support.provenance import git_commit
-from hflray.training.machine import available_cpus
 from tests.benchmarks._bare import SCALES, scaling
 from tests.benchmarks._report import Table, cpu_name, publish
 from tests.benchmarks._results import KEPT, Results, compare, machine, slug

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from hflray.training.machine import available_cpus
+from hflray.support.limits import available_cpus
 
 QUIET = 0.25  # CPUs per CPU of the machine that other processes may use during a measurement
 LOOK_S = 0.2  # time between two looks at the processes of a benchmark

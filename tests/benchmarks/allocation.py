@@ -32,7 +32,7 @@ from hflray.allocation.newton import TOL, solve_batch
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
-from hflray.training.machine import available_cpus
+from hflray.support.limits import available_cpus
 from tests.allocation.instances import ALPHA, BITS
 from tests.benchmarks._report import Table, conditions
 

@@ -37,9 +37,9 @@ from hflray.config import TrainingConfig
 from hflray.models import initial_vector
 from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.support.limits import available_cpus
 from hflray.support.private import cache_folder
 from hflray.training.kernels import settled
-from hflray.training.machine import available_cpus
 from tests.benchmarks._report import Processes, Table, conditions
 from tests.models.samples import build_model
 

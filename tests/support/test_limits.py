@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -9,11 +10,29 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hflray import FleetConfig, Workload, allocate_round, sample_fleet
+from hflray.config.decisions import LimitsConfig
 from hflray.errors import ConfigError
 from hflray.support import limits
 from hflray.support.limits import within
+
+
+def test_a_system_without_affinities_such_as_macos_uses_every_cpu(monkeypatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert limits.available_cpus() == (0, 1, 2)
+    fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=1), np.random.default_rng(0))
+    work = Workload(model_bits=1e6, limits=LimitsConfig(device_delay_s=1e6))
+    assert allocate_round(fleet, work, [0, 3], [0, 0]).bandwidth_hz.shape == (2,)
+
+
+def test_affinities_are_asked_for_in_one_place() -> None:
+    package = Path(limits.__file__).parents[1]
+    asking = [path for path in package.rglob("*.py") if "sched_getaffinity" in path.read_text(encoding="utf-8")]
+    assert asking == [Path(limits.__file__)]
 
 
 @pytest.mark.parametrize("kib, fits", [(1_500_000, False), (4_000_000, False), (4_718_592, True), (-1, True)])

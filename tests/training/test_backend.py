@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ import pytest
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models.problem import Problem
+from hflray.support.limits import available_cpus
 from hflray.training import machine
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.kernels import fixed_kernel
-from hflray.training.machine import available_cpus, keep_to, quiet_heap
+from hflray.training.machine import keep_to, quiet_heap
 from tests.conftest import own_module, small_config
 
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -137,6 +139,19 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch
     limit.write_text(str(2**30))
     used.write_text(str(2**29))
     assert machine.memory_bytes() == (2**30, min(2**29, machine.memory_bytes()[1]))
+
+
+def test_without_linuxs_file_all_memory_counts_as_free(monkeypatch) -> None:
+    total, _ = machine.memory_bytes()
+    read = Path.read_text
+
+    def without(path: Path, **options: str) -> str:
+        if str(path) == "/proc/meminfo":
+            raise FileNotFoundError(path)
+        return read(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", without)
+    assert machine.memory_bytes() == (pytest.approx(total, rel=0.1),) * 2
 
 
 KEEPS = own_module("keeps")
