@@ -127,7 +127,7 @@ def _name_lines_below(figure: Figure) -> None:
 
 
 def curves(sweep: SweepRecord, metric: str | None = None) -> Figure:
-    """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings.
+    """Draw a metric by round (Figures 3 and 4): a panel per test set and H, a line per value of the other settings.
 
     None stands for the main metric of the sweep's data.
     """

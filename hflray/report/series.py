@@ -24,6 +24,7 @@ STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
     "p95": lambda values: float(values.quantile(0.95)),
     "worst": lambda values: float(values.max()),
 }
+TESTED = (DATA, "data.split", "data.validation")  # by what accuracies are of other samples, which no panel compares
 BY_MEDIAN = (metrics.WALL_ASSIGN_S,)  # a few fleets measured on a busy machine would dominate its mean
 
 
@@ -38,11 +39,11 @@ def over_seeds(runs: Sequence[RunRecord], metric: str) -> pd.DataFrame:
 
 
 def panels(sweep: SweepRecord) -> dict[str, dict[str, list[RunRecord]]]:
-    """Group runs by panel (data set and H, where they vary), then by series (the other settings that vary)."""
-    panel_keys = [key for key in (DATA, H) if key in sweep.keys]
+    """Group runs by panel (`TESTED` and H, where they vary), then by series (the other settings that vary)."""
+    panel_keys = [key for key in (*TESTED, H) if key in sweep.keys]
     series_keys = [key for key in sweep.keys if key not in panel_keys]
     if not series_keys:  # only H varies within a data set, so that H distinguishes the series
-        panel_keys, series_keys = [key for key in panel_keys if key == DATA], [key for key in sweep.keys if key != DATA]
+        panel_keys, series_keys = [key for key in panel_keys if key != H], [key for key in sweep.keys if key == H]
     groups: dict[str, dict[str, list[RunRecord]]] = {}
     runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
     for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):

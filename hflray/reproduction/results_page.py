@@ -178,7 +178,7 @@ def answers(shown: Exhibit, sweep: SweepRecord | None) -> str:
 
 
 def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
-    """Return the claims that have an answer as a table, and below it how many have fewer runs than planned."""
+    """Return the claims with an answer as a table, and below it how many have fewer runs than planned on each split."""
     records = verdicts(shown, sweep, brief=True).records
     lines, left_out = [], ["split"] if len({record.get("split") for record in records}) == 1 else []
     if left_out and "split" in records[0]:
@@ -193,7 +193,7 @@ def _answers(shown: Exhibit, sweep: SweepRecord) -> str:
     if listed:
         table = TextTable.of(listed).without(left_out)
         lines += _short(replace(table, align="l" * len(table.headings)), shown.claimant, "answer")
-    if count := len(records) - len(listed):
+    if count := len({record[shown.claimant] for record in records} - {record[shown.claimant] for record in listed}):
         lines += [""] * bool(listed) + [f"{count} claims have fewer runs than planned."]
     return "\n".join(lines)
 

@@ -95,8 +95,8 @@ class TrainingState:
             edge: Version(held.pop("model"), {name.removeprefix("vectors."): vector for name, vector in held.items()})
             for edge, held in nested["fetched"].items()
         }
-        kept = state["residual"], state["rule"], state["cloud"]
-        return cls(model, nested["memory"], *kept, versions, models, state["edge"])
+        residual, rule, cloud, edges = state.values()
+        return cls(model, nested["memory"], residual, rule, cloud, versions, models, edges)
 
 
 class RoundTask(NamedTuple):

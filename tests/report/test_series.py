@@ -65,6 +65,14 @@ def test_a_curve_is_in_the_displayed_unit() -> None:
     assert not series.curves(sweep("fig3", runs), metrics.TEST_LOSS)[""]["H = 10"].size
 
 
+def test_accuracies_on_other_test_samples_have_panels_of_their_own() -> None:
+    splits = [{"data.split": split, "data.validation": size} for split, size in (("stratified", 0), ("official", 2000))]
+    runs = [accuracy(10, name, [0.1, 0.5], settings=split) for split in splits for name in ("ikc", "fedavg")]
+    assert {panel: list(lines) for panel, lines in series.curves(sweep("fig3", runs), metrics.ACCURACY).items()} == {
+        "stratified split, validation 0": ["IKC", "FedAvg"], "official split, validation 2000": ["IKC", "FedAvg"],
+    }  # fmt: skip
+
+
 def test_bars_are_the_last_values_in_the_colours_of_their_schedulers() -> None:
     def one(scheduler: str, seed: int, *bits: float) -> RunRecord:
         rounds = {metrics.TOTAL_MESSAGE_BITS: bits} if bits else {metrics.TOTAL_DELAY_S: [1.0]}

@@ -46,11 +46,14 @@ def renewed(text: str) -> str:
 
 
 def tally(section: str) -> Counter[str]:
-    """Return how many claims of a section have which answer."""
+    """Return how many claims of a section have which answer; of several splits, that on the first, the plan's."""
     counted: Counter[str] = Counter()
+    seen: dict[str, str] = {}
     rows = [line.strip("|").split("|") for line in re.findall(r"^\|.*\|$", section, re.M)]
     start = next((number for number, cells in enumerate(rows) if " answer " in cells), len(rows))
     for row in rows[start + 2 :]:  # below the rule
+        if rows[start][0] == " split " and seen.setdefault(row[1], row[0]) != row[0]:
+            continue
         answer = row[rows[start].index(" answer ")].strip()
         counted[next(name for name in reversed(COUNTED) if answer.startswith(name))] += 1
     if fewer := re.search(r"^(\d+) claims have fewer runs than planned\.$", section, re.M):

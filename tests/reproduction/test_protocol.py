@@ -167,7 +167,8 @@ def test_the_answers_of_a_section_are_counted() -> None:
         "yes": 1, "yes in sign": 1, "not settled": 1, "fewer runs than planned": 3,
     }  # fmt: skip
     below = "Figure 2: shows\n\n| | seeds |\n|---|--:|\n| x | 5 |\n\nIn all rows: n 5 of 5 seeds.\n\n"
-    assert page.tally(f"{below}| split | the paper | answer |\n|---|---|---|\n| official | a | no |\n") == {"no": 1}
+    rows = "| official | a | no |\n| stratified | a | yes |\n| stratified | b | yes |\n"
+    assert page.tally(f"{below}| split | the paper | answer |\n|---|---|---|\n{rows}") == {"no": 1, "yes": 1}
 
 
 def test_every_export_of_a_paper_is_on_the_page() -> None:
