@@ -10,7 +10,7 @@ from hflray.cost import Workload, downloads, hops
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 from hflray.physics.access import NoDownload
-from hflray.physics.own import name_of
+from hflray.physics.own import is_built_in, name_of
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 SLACK = 1e-6  # relative
@@ -28,9 +28,14 @@ def edges_of(
     chosen, at = devices[order], assignment[order]
     counts, blocks = np.bincount(at, minlength=fleet.num_edges), fleet.access.blocks
     if blocks is not None and counts.max() > blocks:
-        edge = _name(fleet.edge_names, int(counts.argmax()))
+        edge = int(counts.argmax())
+        setting = (
+            "options.blocks: got"
+            if is_built_in(fleet.access)
+            else f"name: {name_of('access', fleet.access)} has blocks ="
+        )
         raise ConfigError(
-            f"cost.access: {name_of('access', fleet.access)} has blocks = {blocks}, and edge {edge} has {counts.max()} "
+            f"cost.access.{setting} {blocks}, and edge {_name(fleet.edge_names, edge)} has {counts.max()} "
             f"devices, of which each needs a block; accepted: {counts.max()} or more; raise it, lower "
             "scheduling.num_scheduled, or take assignment.name: even_gain"
         )

@@ -83,17 +83,26 @@ class LocalSearch:
         if count is None:
             count = CANDIDATES if np.size(devices) * fleet.num_edges >= LARGE else 0
         if count:
-            for setting, got, is_refused, accepted in (
-                ("cost, allocation.limits", "other physics, a download or limits", is_general(fleet, work), "none"),
-                ("assignment.restarts", self.restarts, self.restarts > 0, "0"),
-                ("allocation.coupling", self.coupling, self.coupling == "joint", "per_edge, also as an own option"),
-            ):
-                if is_refused:
-                    raise ConfigError(
-                        f"{setting}: got {got} with {count} candidate edges a device ({np.size(devices)} devices at "
-                        f"{fleet.num_edges} edges; candidates are used from {LARGE:,} links on); accepted: {accepted}; "
-                        "or set assignment.options.candidates: 0 to search over all edges"
-                    )
+            if is_general(fleet, work):
+                raise ConfigError(
+                    f"assignment.candidates: {count} candidate edges a device ({np.size(devices)} devices at "
+                    f"{fleet.num_edges} edges; candidates are used from {LARGE:,} links on), and that search prices "
+                    "frequency division (fdma, dvfs) without downloads and limits alone; accepted: 0, or another "
+                    "assigner; set candidates to 0 to search over all edges"
+                )
+            if self.restarts:
+                raise ConfigError(
+                    f"assignment.restarts: got {self.restarts} with {count} candidate edges a device; accepted: 0; "
+                    "set candidates to 0 to search over all edges"
+                )
+            if self.coupling == "joint":
+                # That search estimates transfers by the per-edge objective only.
+                raise ConfigError(
+                    f"allocation.coupling: got 'joint' with {count} candidate edges a device ({np.size(devices)} "
+                    f"devices at {fleet.num_edges} edges; candidates are used from {LARGE:,} links on): that search "
+                    "knows the per_edge objective only; set assignment.options: {coupling: per_edge} to search by that "
+                    "and allocate jointly, or {candidates: 0} to search over all edges"
+                )
             scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
             return search_candidates(fleet, work, scheduled, self.start, count, rng, stop)
         search, scheduled = search_for(fleet, work, devices, self.exchanges, self.coupling)

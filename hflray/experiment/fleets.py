@@ -21,7 +21,7 @@ from hflray.errors import ConfigError, DamagedError
 from hflray.fleet import Fleet
 from hflray.fleet.fleet import MEASURED
 from hflray.fleet.links import Links, on_demand
-from hflray.support.checksum import digest, sealed, unsealed
+from hflray.support.checksum import digest
 from hflray.support.reader import parse_json
 from hflray.support.store import Store
 
@@ -125,13 +125,16 @@ def packed(fleet: Fleet) -> bytes:
     else:
         about["key"] = fleet.links.key
         arrays |= {name: getattr(fleet.links, name).astype(np.int64) for name in ("number", "edge_number")}
-    return sealed(save(arrays, metadata={"about": json.dumps(about)}))
+    content: bytes = save(arrays, metadata={"about": json.dumps(about)})
+    return digest(content).encode() + b"\n" + content
 
 
 def unpacked(content: bytes, config: FleetConfig) -> Fleet:
     """Return the fleet of `packed`; `config` has the path loss. Raises DamagedError: the bytes are damaged."""
+    sha256, _, body = content.partition(b"\n")
+    if digest(body).encode() != sha256:
+        raise DamagedError("a stored fleet: its checksum differs; remove it, or begin anew with --fresh")
     try:
-        body = unsealed(content)
         arrays = load(body)
         length = int.from_bytes(body[:8], "little")
         about = parse_json(parse_json(body[8 : 8 + length])["__metadata__"]["about"])

@@ -150,7 +150,7 @@ class Tree:
             names: what a file of links calls the edges; None: 0, 1 and so on.
 
         Raises:
-            ConfigError: a table has another number of regions, a graph is not connected, or W not doubly stochastic.
+            ConfigError: a region has no edge, a graph is not connected, or W is not doubly stochastic.
         """
         rng = stream(seed if config.deployment_seed is None else config.deployment_seed, "tree")
         if parents is not None and tree.region is None:
@@ -182,6 +182,11 @@ def _regions(
                 f"{len(names)}; correct the one or the other"
             )
         parent = np.array([names.index(name) for name in parents], dtype=np.intp)
+    elif count > num_edges:
+        raise ConfigError(
+            f"tree.region.count: got {count} for {num_edges} edges, and a region would have no edge; accepted: 1 to "
+            f"{num_edges}; lower it, or raise fleet.num_edges"
+        )
     else:
         parent = _clusters(edge_position_m, count)
     position_m = np.array([edge_position_m[parent == r].mean(axis=0) for r in range(count)])

@@ -105,12 +105,12 @@ class Scheduler(Stateful, ABC):
         """Restore a state of `state_dict`.
 
         Raises:
-            ConfigError: the state is of another scheduler, N, H or clusters.
+            ConfigError: the state is of another scheduler, N or H.
         """
         for key, expected in self._identity().items():
             if state.get(key) != expected:
                 raise ConfigError(
-                    f"scheduler state: {key} is {shorten(state.get(key))}, but this scheduler has {shorten(expected)}; "
+                    f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {expected!r}; "
                     "resume with the configuration that saved the state, or start anew"
                 )
         super().load_state_dict(state)
@@ -153,17 +153,30 @@ class QuotaScheduler(Scheduler):
         """Go on to the quotas of the round after."""
         self.offset = (self.offset + self.num_scheduled) % len(self.clusters)
 
-    def _identity(self) -> dict[str, Any]:
-        return super()._identity() | {"clusters": [members.tolist() for members in self.clusters]}
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the base state and the offset of the quotas."""
-        return super().state_dict() | {"offset": self.offset}
+        """Return the base state, the clusters (to recognise them) and the offset of the quotas."""
+        clusters = [members.tolist() for members in self.clusters]
+        return super().state_dict() | {"clusters": clusters, "offset": self.offset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError as `Scheduler.load_state_dict` does."""
+        """Restore a state of `state_dict`.
+
+        Raises:
+            ConfigError: the state is of another scheduler, N, H or clusters, or is damaged.
+        """
         super().load_state_dict(state)
-        self.offset = state["offset"]
+        if state.get("clusters") != [members.tolist() for members in self.clusters]:
+            raise ConfigError(
+                "scheduler state: it belongs to other clusters than this scheduler has; "
+                "build the scheduler with the cluster labels saved beside the state"
+            )
+        offset = state.get("offset")
+        if type(offset) is not int or not 0 <= offset < len(self.clusters):
+            raise ConfigError(
+                f"scheduler state: offset is {offset!r}; accepted: 0 to {len(self.clusters) - 1}; "
+                "the state is damaged, use an earlier checkpoint"
+            )
+        self.offset = offset
 
 
 class ClusterScheduler(QuotaScheduler):

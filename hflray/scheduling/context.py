@@ -216,8 +216,13 @@ class DeviceHistory:
         return {"devices": packed(devices)} | {name: packed(getattr(self, name)[devices]) for name in _NEVER}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+        """Restore a state of `state_dict`. Raises ConfigError if a device of the state does not exist."""
         devices = unpacked(state["devices"])
+        if devices.size and (devices.min() < 0 or devices.max() >= self.num_devices):
+            raise ConfigError(
+                f"history: device {devices.max()} of the state does not exist; accepted: 0 to "
+                f"{self.num_devices - 1}; the state is damaged, use an earlier checkpoint"
+            )
         for name in _NEVER:
             getattr(self, name)[devices] = unpacked(state[name])
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, draw
 from hflray.support.arrays import IntArray
 
@@ -92,7 +93,21 @@ class IKC(ClusterScheduler):
         return super().state_dict() | {"record": [devices.tolist() for devices in self.record]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ConfigError as `Scheduler.load_state_dict` does."""
+        """Restore a state of `state_dict`.
+
+        Raises:
+            ConfigError: the state is of another scheduler, N, H or clusters, or is damaged.
+        """
         super().load_state_dict(state)
-        self.record = [np.array(devices, dtype=np.intp) for devices in state["record"]]
-        self.fresh = [np.setdiff1d(c, g, assume_unique=True) for c, g in zip(self.clusters, self.record, strict=True)]
+        try:
+            record = [np.unique(np.array(devices, dtype=np.intp)) for devices in state["record"]]
+            fresh = [np.setdiff1d(c, g, assume_unique=True) for c, g in zip(self.clusters, record, strict=True)]
+            is_record = [len(c) for c in self.clusters] == [len(f) + len(g) for f, g in zip(fresh, record, strict=True)]
+        except (KeyError, TypeError, ValueError):
+            is_record = False
+        if not is_record:
+            raise ConfigError(
+                "scheduler state: record does not hold devices of each cluster; the state is damaged, use an earlier "
+                "checkpoint"
+            )
+        self.fresh, self.record = fresh, record

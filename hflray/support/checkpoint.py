@@ -28,7 +28,7 @@ from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as as_safetensors
 
 from hflray.errors import DamagedError
-from hflray.support.checksum import checked, digest, sealed, stamped, unsealed
+from hflray.support.checksum import checked, digest, stamped
 from hflray.support.files import replacing_folder, write
 from hflray.support.reader import memory_share, read_bytes, read_json, unzip
 from hflray.support.store import Store
@@ -108,7 +108,8 @@ class Checkpoints:
             fill(Path(name))
             for path in sorted(Path(name).rglob("*")):
                 archive.write(path, path.relative_to(name))
-        self._store.write(self._name(round), sealed(packed.getvalue()))
+        content = packed.getvalue()
+        self._store.write(self._name(round), digest(content).encode() + b"\n" + content)
         before = [saved for saved in self.rounds() if saved <= round]  # later ones are of rounds that are made again
         shared = [saved for saved in before if self._every and saved % self._every == 0]
         for old in {*before[NUM_NEWEST:]} - {*shared[:NUM_NEWEST]}:
@@ -122,11 +123,14 @@ class Checkpoints:
             DamagedError: the checkpoint is damaged.
             OSError: it cannot be read, or there is none.
         """
-        content = self._store.read(self._name(round))
+        sha256, _, content = self._store.read(self._name(round)).partition(b"\n")
+        where = f"checkpoint {self.trial}, round {round}"
+        if digest(content).encode() != sha256:
+            raise DamagedError(f"{where}: its checksum differs")
         try:
-            files = unzip(unsealed(content), len(content))  # nothing in it is compressed
+            files = unzip(content, len(content))  # nothing in it is compressed
         except ValueError as error:
-            raise DamagedError(f"checkpoint {self.trial}, round {round}: {error}") from error
+            raise DamagedError(f"{where}: it cannot be unpacked ({error})") from error
         with tempfile.TemporaryDirectory() as folder:
             for name, data in files.items():
                 write(Path(folder, name), data)

@@ -35,19 +35,6 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sealed(content: bytes) -> bytes:
-    """Return `content` behind a line with its SHA-256."""
-    return digest(content).encode() + b"\n" + content
-
-
-def unsealed(content: bytes) -> bytes:
-    """Return the content of `sealed`. Raises ValueError: the checksum differs."""
-    sha256, _, rest = content.partition(b"\n")
-    if digest(rest).encode() != sha256:
-        raise ValueError("its checksum differs")
-    return rest
-
-
 def canonical(values: Mapping[str, Any]) -> bytes:
     """Return the bytes of JSON values over which checksums are computed; order and spaces do not matter."""
     plain = json.loads(json.dumps(values))  # keys that are numbers become texts, as in a file

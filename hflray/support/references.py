@@ -38,7 +38,6 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support import pinned
 from hflray.support.checksum import digest
 from hflray.support.pinned import SHOWN as SHOWN
-from hflray.support.reader import UnfitError, read_bytes
 from hflray.support.text import one_line
 
 LONGEST = 1_000_000  # bytes of a text, which is kept in the sweep's folder and sent to every trial
@@ -351,11 +350,16 @@ def _own_of(module: ModuleType) -> dict[str, Any]:
 
 
 def _text_of(path: Path) -> str:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe would wait for ever
+        raise ConfigError(f"{path}: is no file; accepted: a file with Python's text; name another")
+    with path.open("rb") as file:
+        content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise ConfigError(f"{path}: the file is too long; accepted: at most {LONGEST:,} bytes; move data out of it")
     try:
-        return read_bytes(path, LONGEST).decode()
-    except ValueError as error:
-        problem = error if isinstance(error, UnfitError) else "it is not UTF-8 text"
-        raise ConfigError(f"{path}: {problem}; accepted: Python's text of at most {LONGEST:,} bytes") from error
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: the file is not UTF-8 text; accepted: Python's text; name another file") from error
 
 
 def _read_file(reference: Reference, folder: Path | None) -> Source:

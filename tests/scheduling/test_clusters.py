@@ -91,14 +91,17 @@ def test_clusters_may_be_lists_of_indices_and_empty():
     assert [c.tolist() for c in singles.clusters] == [[1], [0]]
 
 
-def test_a_state_of_other_clusters_is_refused():
+def test_a_state_of_other_clusters_or_a_wrong_offset_is_refused():
     labels = [0, 0, 0, 1, 1, 1, 2, 2]
     scheduler = vkc(labels, 4)
     scheduler.schedule(np.random.default_rng(0))
     assert scheduler.offset == 1
     state = json.loads(json.dumps(scheduler.state_dict()))
-    with pytest.raises(ConfigError, match="clusters is"):
+    with pytest.raises(ConfigError, match="other clusters"):
         vkc([0, 0, 0, 1, 1, 1, 1, 2], 4).load_state_dict(state)
+    for offset in (3, 99, -1, True, None):
+        with pytest.raises(ConfigError, match=f"offset is {offset}; accepted: 0 to 2;"):
+            vkc(labels, 4).load_state_dict(state | {"offset": offset})
 
 
 def test_devices_that_fill_up_are_drawn_uniformly():
@@ -228,6 +231,15 @@ def test_no_device_is_repeated_before_its_cluster_is_exhausted(num_clusters, dat
             scheduled_in_pass[k] = scheduled_in_pass[k] | picked if len(waiting) >= len(picked) else picked
             assert scheduled_in_pass[k] == set(scheduler.record[k].tolist())
             assert sorted([*scheduler.fresh[k], *scheduler.record[k]]) == members.tolist()
+
+
+def test_a_damaged_record_is_refused():
+    scheduler = ikc([0, 0, 0, 1, 1], 3)
+    scheduler.schedule(np.random.default_rng(0))
+    state = scheduler.state_dict()
+    for record in (None, [[0]], [[3], []], [["x"], []], [[[0]], [7]], [0, 1]):
+        with pytest.raises(ConfigError, match="record does not hold"):
+            scheduler.load_state_dict(state | {"record": record})
 
 
 def test_a_device_that_does_not_answer_keeps_its_turn():
