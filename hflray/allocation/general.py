@@ -134,13 +134,23 @@ def _unmet(fleet: Fleet, work: Workload, problem: exact.EdgeProblems, devices: I
     ))  # fmt: skip
     with np.errstate(invalid="ignore"):
         is_energy = np.isfinite(problem.most_j[worst]) and not seconds[worst] / problem.most_s[worst] >= part[worst]
-    name, alone, unit = ("device_energy_j", joules, "J") if is_energy else ("device_delay_s", seconds, "s")
-    limit, least = getattr(work.limits, name), work.edge_iterations * alone[worst]
-    needs, accepted = f"needs at least {least:.4g} {unit} in a round", f"{least:.4g} or more"
+    limits, times = work.limits, work.edge_iterations
+    name, limit, least, unit = (
+        ("device_energy_j", limits.device_energy_j, times * joules[worst], "J") if is_energy
+        else ("device_delay_s", limits.device_delay_s, times * seconds[worst], "s")
+    )  # fmt: skip
+    beside = ", however long it takes" if is_energy else ""
+    if limits.device_energy_j is not None and limits.device_delay_s is not None:
+        beside = " within the other limit"
     if not np.isfinite(least):
-        needs, accepted = "cannot meet it with any share", "a larger one, or a larger other limit"
-    elif part[worst] <= 1.0:
-        needs, accepted = f"{needs}, and the others there need a part of the edge too", "more, or fewer devices"
+        needs = f"cannot meet it{beside} with any share"
+        accepted = "a larger one, or a larger other limit"
+    else:
+        needs = f"needs at least {least:.4g} {unit} in a round{beside}"
+        accepted = f"{least:.4g} or more"
+    if part[worst] <= 1.0:
+        needs = f"needs at least {least:.4g} {unit} if it has all of the edge, which the other devices there need too"
+        accepted = "more, or fewer devices"
     return (
         f"allocation.limits.{name}: got {limit:g}, and device {device} at edge {edge} {needs}; accepted: {accepted}; "
         "raise it, or set allocation.limits.drop to true"
