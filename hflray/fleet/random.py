@@ -160,7 +160,15 @@ def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatAr
     """Return B_m (M,), Hz; it is drawn even if it is fixed, so that later draws from `rng` do not change."""
     low, high = config.edge_bandwidth_mhz
     drawn = rng.uniform(low * 1e6, high * 1e6, config.num_edges)
-    return drawn if config.edge_bandwidths_mhz is None else np.array(config.edge_bandwidths_mhz) * 1e6
+    fixed = config.edge_bandwidths_mhz
+    if fixed is None:
+        return drawn
+    if len(fixed) != config.num_edges:  # possible in a copy that was not validated
+        raise ConfigError(
+            f"fleet.edge_bandwidths_mhz: {len(fixed)} values for num_edges = {config.num_edges}; accepted: one for "
+            "each edge; correct the one or the other"
+        )
+    return np.array(fixed) * 1e6
 
 
 def _power_w(config: FleetConfig, rng: np.random.Generator) -> FloatArray:

@@ -197,6 +197,8 @@ def test_fixed_bandwidths_change_nothing_else():
     assert fixed.edge_bandwidth_hz.tolist() == [3e6, 0.5e6, 1.5e6]
     for name in ("position_m", "gain", "cloud_gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz"):
         np.testing.assert_array_equal(getattr(fixed, name), getattr(drawn, name))
+    with pytest.raises(ConfigError, match=r"fleet\.edge_bandwidths_mhz: 3 values for num_edges = 4"):
+        sample_fleet(config.model_copy(update={"num_edges": 4}), np.random.default_rng(4))
 
 
 OF_EDGES = ("edge_position_m", "cloud_gain", "edge_bandwidth_hz")
