@@ -22,7 +22,7 @@ from hflray.errors import HflrayError
 from hflray.models.cnn import Cnn
 from hflray.models.paper import HflCnn, MiniCnn
 from hflray.models.simple import Mlp
-from hflray.training.kernel_base import Kernel, library, pointer
+from hflray.training.kernel_base import NativeKernel, library, pointer
 
 LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
 CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each
@@ -77,7 +77,7 @@ class Network(ctypes.Structure):
     )
 
 
-class FusedKernel(Kernel):
+class FusedKernel(NativeKernel):
     """The fused kernel; see `hflray.training.kernels.Kernel`.
 
     Args:
@@ -89,7 +89,7 @@ class FusedKernel(Kernel):
             gradients and sums stay float32. Without AVX512-BF16, products take float32 numbers that were rounded.
 
     Raises:
-        HflrayError: bf16 without `backward` on a CPU without AVX512-BF16.
+        HflrayError: another network, or bf16 without `backward` on a CPU without AVX512-BF16.
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class FusedKernel(Kernel):
         bf16: bool = False,
         backward: bool = False,
     ) -> None:
+        if not is_fusible(module):
+            raise HflrayError(f"training.kernel: fused knows no such {type(module).__name__}; set it to auto")
         self._c = fused_library(bf16 and not backward)
+        self._input = input_shape
         convolutions, linears = _layers(module)
         network = Network(rate=learning_rate, bf16=int(bf16) * (1 + int(backward)), layers=len(linears))
         network.cin, network.h, network.w = input_shape if convolutions else (1, 1, math.prod(input_shape))
@@ -147,6 +150,8 @@ class FusedKernel(Kernel):
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
         positions = np.ascontiguousarray(batch)
+        if positions.min() < 0 or positions.max() >= len(self._x):
+            raise HflrayError(f"positions from {positions.min()} to {positions.max()} of {len(self._x)} images")
         masks = self._draw(len(positions))
         for (level, *_), mask in zip(self._drops, masks, strict=True):
             self._network.mask[level] = mask.data_ptr()
@@ -161,6 +166,7 @@ class FusedKernel(Kernel):
 
     def logits(self, x: Tensor) -> Tensor:
         """See `Kernel.logits`."""
+        self._check(x)
         x, out = x.contiguous(), torch.empty(len(x), self._classes)
         positions = torch.arange(len(x))
         for part, logits in zip(torch.split(positions, EVALUATED), torch.split(out, EVALUATED), strict=True):
@@ -197,7 +203,7 @@ def _padded(count: int, block: int = LANES) -> int:
     return -(-count // block) * block
 
 
-class MiniKernel(Kernel):
+class MiniKernel(NativeKernel):
     """The step of the mini model; see `hflray.training.kernels.Kernel`. It computes in float32 in every precision.
 
     Args:
@@ -211,10 +217,10 @@ class MiniKernel(Kernel):
 
     def __init__(self, module: MiniCnn, image_shape: tuple[int, ...], learning_rate: float) -> None:
         self._c, self._rate, self._input = library("mini"), learning_rate, image_shape
-        channels, classes = module.conv.out_channels, module.linear.out_features
+        channels, self._classes = module.conv.out_channels, module.linear.out_features
         height, width = self._pooled = (image_shape[1] - MINI_SIDE + 1) // 2, (image_shape[2] - MINI_SIDE + 1) // 2
         self._first, self._first_bias = torch.zeros(image_shape[0], MINI_SIDE, MINI_SIDE, LANES), torch.zeros(LANES)
-        self._weight, self._bias = torch.zeros(classes, height * width * LANES), torch.zeros(classes)
+        self._weight, self._bias = torch.zeros(self._classes, height * width * LANES), torch.zeros(self._classes)
         # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
         in_order = self._weight.view(-1, height, width, LANES).permute(0, 3, 1, 2)[:, :channels]
         # A view of each resident tensor in the shape of the module's parameter.
@@ -243,6 +249,7 @@ class MiniKernel(Kernel):
 
     def logits(self, x: Tensor) -> Tensor:
         """See `Kernel.logits`."""
+        self._check(x)
         return self._run(x.contiguous(), torch.arange(len(x)))[2]
 
     def _run(self, images: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -59,12 +59,9 @@ class Kernel(ABC):
             torch._foreach_copy_(self._parts, self._views)
         return self._flat.numpy().copy()
 
+    @abstractmethod
     def hold(self, x: Tensor, y: Tensor) -> None:
-        """Hold a device's samples: normalised inputs (n, …) float32, or tokens int64, and targets (n,).
-
-        C code reads what they say without a check of its own; `hflray.training.job.Samples` has checked the labels.
-        """
-        self._x, self._y = x.contiguous(), y.contiguous()
+        """Hold a device's samples: normalised inputs (n, …) float32, or tokens int64, and targets (n,)."""
 
     @abstractmethod
     def step(self, batch: NDArray[np.int64]) -> None:
@@ -85,6 +82,30 @@ class Kernel(ABC):
     @abstractmethod
     def memory(self) -> list[Tensor]:
         """Return the memory of `weights`; see `hflray.training.differences.ResidentWeights`."""
+
+
+class NativeKernel(Kernel):
+    """A kernel that holds the weights in the layout of its C code, and checks what that does not check.
+
+    It sets the shape of its inputs and the number of its classes.
+    """
+
+    _input: tuple[int, ...]
+    _classes: int
+
+    def hold(self, x: Tensor, y: Tensor) -> None:
+        """See `Kernel.hold`."""
+        self._check(x)
+        if len(x) != len(y):  # torch would check this
+            raise HflrayError(f"{len(x)} images with {len(y)} labels")
+        if int(y.min()) < 0 or int(y.max()) >= self._classes:
+            raise HflrayError(f"labels from {int(y.min())} to {int(y.max())}; the model has {self._classes} classes")
+        self._x, self._y = x.contiguous(), y.contiguous()
+
+    def _check(self, x: Tensor) -> None:
+        """Raise HflrayError for inputs that the network does not take."""
+        if tuple(x.shape[1:]) != self._input:
+            raise HflrayError(f"images of {tuple(x.shape)}; the model takes {self._input}")
 
 
 def split_like(vectors: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:

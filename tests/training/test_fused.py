@@ -221,6 +221,22 @@ def test_bf16_without_the_instructions_is_refused(monkeypatch) -> None:
         fused_library(True)
 
 
+def test_wrong_inputs_are_refused() -> None:
+    with pytest.raises(HflrayError, match="fused knows no such Linear"):
+        FusedKernel(torch.nn.Linear(2, 2), (1, 16, 16), 0.1)
+    kernel = FusedKernel(build_model("hfl", (1, 16, 16), 3), (1, 16, 16), 0.1)
+    images = torch.zeros(4, 1, 16, 16)
+    with pytest.raises(HflrayError, match="the model takes"):
+        kernel.hold(torch.zeros(4, 1, 17, 16), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(HflrayError, match="4 images with 3 labels"):
+        kernel.hold(images, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(HflrayError, match="labels from 0 to 3; the model has 3 classes"):
+        kernel.hold(images, torch.arange(4))
+    kernel.hold(images, torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(HflrayError, match="positions from 0 to 4 of 4 images"):
+        kernel.step(np.arange(5))
+
+
 GUARDED = own_module("behind_the_last_image")
 
 
