@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from hflray import registry
 from hflray.config.options import one_of, positive, whole
-from hflray.errors import DataError
+from hflray.errors import ConfigError, DataError
 from hflray.support.contract import Contract, described
 from hflray.support.text import shorten
 
@@ -397,9 +397,12 @@ class EdgeDirichletPartition:
 
     def __post_init__(self) -> None:
         whole(f"{OPTIONS}.num_edges", self.num_edges, 1)
-        for name, alpha in (("edge_alpha", self.edge_alpha), ("device_alpha", self.device_alpha)):
-            if alpha is not None:
-                positive(f"{OPTIONS}.{name}", alpha)
+        for name in ("edge_alpha", "device_alpha"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 < value < np.inf):
+                raise ConfigError(
+                    f"{OPTIONS}.{name}: got {value!r}; accepted: a finite number above 0, or null for IID; correct it"
+                )
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError if the total exceeds the supply, or an edge has no device."""
