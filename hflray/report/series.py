@@ -24,7 +24,8 @@ STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
     "p95": lambda values: float(values.quantile(0.95)),
     "worst": lambda values: float(values.max()),
 }
-TESTED = (DATA, "data.split", "data.validation")  # by what accuracies are of other samples, which no panel compares
+# These settings choose the test samples. Accuracies on different ones are not compared in one panel.
+TESTED = (DATA, "data.split", "data.validation")
 BY_MEDIAN = (metrics.WALL_ASSIGN_S,)  # a few fleets measured on a busy machine would dominate its mean
 
 
