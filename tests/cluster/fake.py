@@ -123,7 +123,8 @@ class FakeEc2:
         self._hosts, self._log = hosts, (hosts.folder / "moto.log").open("w")
         self.machines: dict[str, dict[str, Any]] = {}  # EC2's descriptions by id, with "host", "tags" and "running"
         env = os.environ | {"MOTO_IAM_LOAD_MANAGED_POLICIES": "true"} | CREDENTIALS
-        command = [f"{sys.prefix}/bin/moto_server", "-H", GATEWAY, "-p", str(PORT)]
+        # The server ends with the tests, or the next run would find its port taken.
+        command = ["setpriv", "--pdeathsig", "KILL", f"{sys.prefix}/bin/moto_server", "-H", GATEWAY, "-p", str(PORT)]
         self._moto = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -133,6 +134,7 @@ class FakeEc2:
                 self.client("ec2").describe_instances()
                 break
             except Exception:
+                assert self._moto.poll() is None, (hosts.folder / "moto.log").read_text()
                 assert time.monotonic() < deadline, "moto_server does not answer"
                 time.sleep(0.5)
         self._thread.start()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Hosts for the tests of cluster/. Each is a network, process and mount namespace with its own /root, /tmp and sshd, on a
 # bridge of this machine. Root, Linux, iproute2, util-linux, openssh-server and rsync are required.
-#   hosts.sh bridge-up                     make the bridge, 10.77.0.1
+#   hosts.sh bridge-up                     make the bridge, 10.77.0.1, and end what a run that was killed has left
 #   hosts.sh up NAME IP[,IP...] KEY.pub    start a host; the key may log in as root, whose alias is admin
 #   hosts.sh down NAME                     end the host and all its processes, as a power cut does
 #   hosts.sh all-down                      end all hosts and the bridge
@@ -13,17 +13,24 @@ hosts=${HOSTS:?a folder for the hosts}
 mkdir -p "$hosts"
 
 down() {
-  local name=$1 dir=$hosts/$1 ip
-  # Killing the first process of the process namespace ends all its processes.
-  [[ -f $dir/pid ]] && kill -9 "$(cat "$dir/pid")" 2>/dev/null || true
-  for ip in $(cat "$dir/ips" 2>/dev/null); do ip route del "$ip/32" dev $bridge 2>/dev/null || true; done
+  local name=$1 ip
+  [[ -e /run/netns/hfl-$name ]] || return 0
+  # One of these is the first process of the process namespace, whose end is that of all its processes.
+  ip netns pids "hfl-$name" | xargs -r kill -9 2>/dev/null || true
+  for ip in $(cat "$hosts/$name/ips" 2>/dev/null); do ip route del "$ip/32" dev $bridge 2>/dev/null || true; done
   ip link del "v-$name" 2>/dev/null || true
-  ip netns del "hfl-$name" 2>/dev/null || true
+  ip netns del "hfl-$name"
+}
+
+all_down() {
+  local path
+  for path in /run/netns/hfl-*; do down "${path#/run/netns/hfl-}"; done
+  ip link del $bridge 2>/dev/null || true
 }
 
 case ${1:-} in
 bridge-up)
-  ip link show $bridge >/dev/null 2>&1 && exit 0
+  all_down
   ip link add $bridge type bridge && ip addr add 10.77.0.1/32 dev $bridge && ip link set $bridge up
   ;;
 up)
@@ -71,7 +78,6 @@ INIT
   chmod +x "$dir/init.sh"
   setsid ip netns exec "hfl-$name" unshare --pid --fork --kill-child --mount-proc --mount --ipc --uts \
     --propagation private "$dir/init.sh" >"$dir/sshd.log" 2>&1 </dev/null &
-  echo $! >"$dir/pid"
   for _ in $(seq 100); do
     (exec 3<>"/dev/tcp/${ips%% *}/22") 2>/dev/null && exit 0
     sleep 0.1
@@ -79,9 +85,6 @@ INIT
   echo "error: no sshd at $name:"; cat "$dir/sshd.log" >&2; exit 1
   ;;
 down) down "$2" ;;
-all-down)
-  for dir in "$hosts"/*/; do [[ -f $dir/pid ]] && down "$(basename "$dir")"; done
-  ip link del $bridge 2>/dev/null || true
-  ;;
+all-down) all_down ;;
 *) sed -n '2,9p' "$0" >&2; exit 2 ;;
 esac

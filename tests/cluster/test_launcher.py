@@ -237,6 +237,22 @@ def rounds_in(uri: str, trials: list[Any]) -> dict[str, list[dict[str, Any]]]:
     return {name: [e for e in map(json.loads, lines) if "round" in e] for name, lines in journals.items()}
 
 
+def test_hosts_that_a_killed_run_has_left_are_ended_by_the_next(tmp_path: Path) -> None:
+    need_hosts()
+    (tmp_path / "left").mkdir()
+    (tmp_path / "next").mkdir()
+    left = Hosts(tmp_path / "left")
+    left.up("head", "10.77.0.2")
+    left.up("worker", "10.77.0.3")
+    hosts = Hosts(tmp_path / "next")
+    try:
+        assert hosts.inside("worker", "").returncode
+        hosts.up("head", "10.77.0.2")
+        assert not hosts.inside("head", "").returncode
+    finally:
+        hosts.close()
+
+
 def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local) -> None:
     hosts = local
     trials = write_sweep(hosts)
