@@ -1,9 +1,8 @@
 """The actors of an experiment and their nodes: actors spread over the nodes, and one adder on each node.
 
-On a single node, no actor is asked for its node. On several nodes, the partial sums of a node's actors for an edge are
-added on that node before they leave it. The traffic of a round therefore grows with nodes × edges and not with actors.
-(Models below Ray's 100 kB limit travel inside the calls, where adding first would not pay.) The placement of actors
-does not change results.
+The partial sums of a node's actors for an edge on another node are added before they leave it. The traffic of a round
+therefore grows with nodes × edges and not with actors. (Models below Ray's 100 kB limit travel inside the calls, where
+adding first would not pay.) The placement of actors does not change results.
 
 A process that runs one experiment after another, such as a sweep's trials, can keep the actors for the next experiment
 of the same shape. Starting actors that import torch takes longer than a short trial.
@@ -62,9 +61,9 @@ class ActorPool:
         num_edges: the number of edge actors.
 
     Attributes:
-        devices: the device actors that have started; on a single node, all device actors.
-        edges: the edge actors.
-        nodes: the node of each of `devices`; empty on a single node.
+        devices: the device actors that have started.
+        edges: the edge actors; on several nodes, they start when `refresh` knows the nodes.
+        nodes: the node of each of `devices`.
         shape: two experiments of the same shape may use the same actors.
     """
 
@@ -86,26 +85,28 @@ class ActorPool:
         """Start the actors, without waiting for them."""
         import ray
 
-        from hflray.training.actors import DeviceActor, EdgeActor
+        from hflray.training.actors import DeviceActor
 
-        multi_node = sum(node["Alive"] for node in ray.nodes()) > 1
+        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         options: dict[str, Any] = {"num_cpus": self._size.cpus, "num_gpus": self._size.gpus}
         # In a Tune trial, the trial's placement group decides the nodes.
-        if multi_node and ray.util.get_current_placement_group() is None:
+        if len(alive) > 1 and ray.util.get_current_placement_group() is None:
             options["scheduling_strategy"] = "SPREAD"
         actor_class = DeviceActor.options(**options)
         # An actor with a share of a CPU is not pinned, and neither is one that feeds a GPU, whose driver has threads.
         pin = PIN and self._size.cpus == 1 == self._job.threads and self._job.device == "cpu"
-        expected = release() if multi_node else None
+        expected = release() if len(alive) > 1 else None
         actors = [actor_class.remote(self._job, self._data_ref, pin, expected) for _ in range(self._size.actors)]
-        if multi_node:
-            self._pending = {actor.node_id.remote(): actor for actor in actors}
-        else:
-            self.devices = actors
-            self.edges = [EdgeActor.remote() for _ in range(self._num_edges)]
+        self._pending = {actor.node_id.remote(): actor for actor in actors}
+        if len(alive) == 1:
+            self._start_edges(alive)
         if self._restarts is not None:
             self._restarts.inc(len(actors))
             self._watch_actors(actors)
+
+    def _start_edges(self, nodes: list[str]) -> None:
+        self._homes = [nodes[i % len(nodes)] for i in range(self._num_edges)]
+        self.edges = [_adder_on(node) for node in self._homes]
 
     def serve(self, job: LocalJob, data_ref: Any) -> None:
         """Serve another experiment of the same shape."""
@@ -115,7 +116,7 @@ class ActorPool:
 
     def rest(self) -> None:
         """Keep the actors for this process's next experiment; on several nodes, or with GPUs, end them instead."""
-        if self.nodes or self._pending or self._job.device != "cpu":
+        if len(set(self.nodes)) > 1 or self._pending or self._job.device != "cpu":
             self.close()
             return
         self._data_ref = None
@@ -150,15 +151,18 @@ class ActorPool:
         if not self._pending:
             return
         first = not self.devices
-        timeout_s = GIVE_UP_S if first else 0.0
+        waits_s = [SETTLE_S, GIVE_UP_S - SETTLE_S] if first else [0.0]
         while self._pending:
-            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
+            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=waits_s.pop(0))
+            if not ready and waits_s:
+                log.warning("no device actor has started in %.0f s; waiting for CPUs or machines", SETTLE_S)
+                continue
             if not ready:
                 break
             node = ray.get(ready[0])
             self.devices.append(self._pending.pop(ready[0]))
             self.nodes.append(node)
-            timeout_s = SETTLE_S if first else 0.0
+            waits_s = [SETTLE_S if first else 0.0]
         if not self.devices:
             totals = ray.cluster_resources()
             raise WorkerLostError(
@@ -170,9 +174,8 @@ class ActorPool:
             if self._pending:
                 log.warning("going on with %d of %d device actors; the others join later",
                             len(self.devices), self._size.actors)  # fmt: skip
-            node_ids = list(dict.fromkeys(self.nodes))
-            self._homes = [node_ids[i % len(node_ids)] for i in range(self._num_edges)]
-            self.edges = [_adder_on(node) for node in self._homes]
+            if not self.edges:
+                self._start_edges(list(dict.fromkeys(self.nodes)))
 
     def put(self, value: Any) -> Any:
         """See `hflray.training.driver.LocalPool.put`."""
@@ -199,8 +202,6 @@ class ActorPool:
             parts: pairs of a device actor's index in `devices` and the reference to what it hands up.
             aggregator: combines them on their nodes.
         """
-        if not self.nodes:
-            return [ref for _, ref in parts]
         by_node: dict[str, list[Any]] = {}
         for host, ref in parts:
             by_node.setdefault(self.nodes[host], []).append(ref)

@@ -184,9 +184,10 @@ def test_actors_that_keep_dying_end_the_round_with_an_error(ray_session, start, 
 
         def doomed() -> None:
             begin()
-            ray.kill(pool.pool.devices[0])
+            ray.kill(next(iter(pool.pool._pending.values())))
 
         monkeypatch.setattr(pool.pool, "start", doomed)
+        pool.pool.refresh()
         ray.kill(pool.pool.devices[0])
         with pytest.raises(WorkerLostError, match="round 4: workers were lost 3 times"):
             pool.train_round(4, start, DEVICES, EDGES)
@@ -213,6 +214,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
     import ray
 
     with actors(make_job(), make_data(SIZES), 2) as pool:
+        pool.pool.refresh()
         pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool.pool.devices]))]
 
         def measure() -> tuple[list[float], float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ray
 
-from hflray.errors import DivergedError
+from hflray.errors import DivergedError, WorkerLostError
 from hflray.training.actor_pool import ActorPool
 from hflray.training.exchange import Version
 from hflray.training.method import Method, Spec
@@ -79,19 +79,44 @@ def test_a_model_that_is_not_finite_is_named() -> None:
         EdgeWorker().merge(MERGE, cloud(), version(np.inf, 0), version(0, 0))
 
 
-# hflray.training.actor_pool on one node, where no actor is asked for its node. tests/cluster/ tests several nodes.
+# hflray.training.actor_pool on one node. tests/cluster/ tests several nodes.
 
 
 MEAN = Spec("aggregator", "mean")
 
 
-def test_actors_on_a_single_node_are_not_asked_for_it(ray_session) -> None:
+def test_sums_on_a_single_node_are_not_added_before_their_edge(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), PoolSize(2, 0.5), num_edges=2)
     try:
-        assert (len(pool.devices), len(pool.edges), pool.nodes) == (2, 2, [])
         pool.refresh()
+        assert (len(pool.devices), len(pool.edges), len(set(pool.nodes))) == (2, 2, 1)
         assert pool.gather(1, [(0, "a"), (1, "b")], MEAN) == ["a", "b"]
         assert pool._adders == {}
+    finally:
+        pool.close()
+
+
+def test_actors_that_find_no_cpu_end_with_an_error(ray_session, monkeypatch, caplog) -> None:
+    """On a single node they were waited for without an end or a word."""
+    monkeypatch.setattr("hflray.training.actor_pool.SETTLE_S", 0.5)
+    monkeypatch.setattr("hflray.training.actor_pool.GIVE_UP_S", 1.5)
+    pool = ActorPool(make_job(), ray.put(make_data()), PoolSize(1, 1000.0), num_edges=1)
+    try:
+        with pytest.raises(WorkerLostError, match="no device actor could be started"):
+            pool.refresh()
+        assert "no device actor has started in 0 s; waiting" in caplog.text
+    finally:
+        pool.close()
+
+
+def test_a_round_begins_without_the_actors_that_find_no_cpu(ray_session, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("hflray.training.actor_pool.SETTLE_S", 1.0)
+    cpus = ray.cluster_resources()["CPU"]
+    pool = ActorPool(make_job(), ray.put(make_data()), PoolSize(2, cpus), num_edges=1)
+    try:
+        pool.refresh()
+        assert len(pool.devices) == 1
+        assert "going on with 1 of 2 device actors" in caplog.text
     finally:
         pool.close()
 
@@ -126,7 +151,7 @@ def test_a_pool_can_be_closed_twice(ray_session) -> None:
 def test_actors_reserve_their_part_of_a_gpu(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), PoolSize(2, 0.5, 0.5), num_edges=1)
     try:
-        ray.get([actor.about.remote() for actor in pool.devices])
+        pool.refresh()
         assigned_gpus = lambda _: ray.get_runtime_context().get_assigned_resources()["GPU"]  # noqa: E731
         assert ray.get([actor.__ray_call__.remote(assigned_gpus) for actor in pool.devices]) == [0.5, 0.5]
     finally:

@@ -172,7 +172,7 @@ def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
         return ray.get_gpu_ids(), os.environ["CUDA_VISIBLE_DEVICES"], resources
 
     try:
-        ray.get([actor.about.remote() for actor in pool.devices])
+        pool.refresh()
         return {
             "settled": (settled.device, settled.kernel, settled.num_actors),
             "actors": ray.get([actor.__ray_call__.remote(inspect) for actor in pool.devices]),

@@ -98,6 +98,7 @@ def main() -> None:
                 other.close()
             running.clear()
             made = RayHierarchy(job, data, 1, PoolSize(actors, 1.0))
+            made.pool.refresh()
             if kernel == "peers":
                 ask(made, take_peers_kernel)
             made.train_each(job, data, work.start)
