@@ -36,6 +36,7 @@ from hflray.config.options import one_of
 from hflray.cost import Workload
 from hflray.errors import ConfigError, HflrayError
 from hflray.fleet import Fleet
+from hflray.physics.access import MeasuredAccess
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.support.native import load_library
 
@@ -143,7 +144,8 @@ class D3QN:
     def _rows(self, fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rows, IntArray]:
         """Return the features and the checked indices of the devices.
 
-        It refuses an M that the policy cannot take, and warns once of an H or M beyond its training.
+        It refuses an M that the policy cannot take, and warns once of an H or M beyond its training, and of uploads
+        that do not follow from what it sees.
         """
         num_edges, num_scheduled = fleet.num_edges, np.size(devices)
         if self.fixed_edges not in (None, num_edges):
@@ -161,6 +163,12 @@ class D3QN:
                     "d3qn: %s = %d, more than the %d that %s was trained up to; it works, but is not tuned for it "
                     "(assignment.polish_ms helps)", name, value, largest, self.path.name,
                 )  # fmt: skip
+        if isinstance(fleet.access, MeasuredAccess) and (key := f"{self.path}:measured") not in _warned:
+            _warned.add(key)
+            logger.warning(
+                "d3qn: it sees gains and bandwidths, and with cost.access.name = measured uploads depend on neither; its "
+                "answers are arbitrary there; assignment.name: local_search sees the rates"
+            )
         return feature_rows(self.spec.features, fleet, work, devices)
 
     def on_deployment(self, seed: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_pol
 from hflray.assignment.search import SHORTLIST
 from hflray.config import load_config
 from hflray.errors import ConfigError
+from hflray.physics.access import MeasuredAccess
 from hflray.support.native import compiler
 from tests.assignment.rounds import WORK, assign, objective
 from tests.assignment.rounds import random_round as round_of
@@ -147,6 +149,19 @@ def test_more_devices_than_trained_for_warn_once(policy, caplog):
     (message,) = [record.getMessage() for record in caplog.records]
     assert "num_scheduled = 12" in message
     assert "10" in message
+
+
+def test_uploads_that_the_policy_does_not_see_warn_once(policy, caplog):
+    """It answered by gains, on which no measured upload depends, and nothing said so."""
+    d3qn._warned.clear()
+    fleet, devices = random_round(6, 8, 3)
+    measured = replace(fleet, access=MeasuredAccess())
+    assigner = build_assigner("d3qn", policy=policy)
+    with caplog.at_level(logging.WARNING, logger="hflray"):
+        for each in (fleet, measured, measured):
+            assigner.assign(each, WORK, devices, np.random.default_rng(0))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "local_search sees the rates" in message
 
 
 def test_a_file_that_is_missing_changed_cut_or_no_policy_is_refused(policy, tmp_path):
