@@ -516,13 +516,13 @@ class Senders:
             return self.access.upload(self.share, self.link, self.bits)
         return self._shaped(self.access.upload, factor, np.arange(len(self.share)))
 
-    def pace(self, factor: FloatArray, rows: IntArray) -> FloatArray:
-        """Return the bits per second, (…,), of some of the devices, `rows` and `factor` (…,) that broadcast."""
-        return self._shaped(self.access.pace, factor, rows)[0]
+    def pace(self, factor: FloatArray, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return bits per second and watts, (…,) each, of some devices, `rows` and `factor` (…,) that broadcast."""
+        return self._shaped(self.access.pace, factor, rows)
 
     @property
     def power_w(self) -> FloatArray:
-        """What each draws while it sends, (n,), W."""
+        """What each draws while it sends over its link as planned, (n,), W."""
         return self.access.pace(self.share, self.link, self.bits)[1]
 
     def _shaped(

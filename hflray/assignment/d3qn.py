@@ -166,8 +166,8 @@ class D3QN:
         if isinstance(fleet.access, MeasuredAccess) and (key := f"{self.path}:measured") not in _warned:
             _warned.add(key)
             logger.warning(
-                "d3qn: it sees gains and bandwidths, and with cost.access.name = measured uploads depend on neither; its "
-                "answers are arbitrary there; assignment.name: local_search sees the rates"
+                "d3qn: it sees gains and bandwidths, and with cost.access.name = measured uploads depend on neither; "
+                "its answers are arbitrary there; assignment.name: local_search sees the rates"
             )
         return feature_rows(self.spec.features, fleet, work, devices)
 

@@ -109,7 +109,7 @@ class Planner:
             billed = poll
         else:
             played = self.turns.play(world, outlook, schedule, allocation, cost, under_way, ready_s)
-            happens = timeline_of(played, fleet.num_edges, self.work.device_bits)
+            happens = timeline_of(played, outlook.edges_up, self.work.device_bits)
             billed = None if poll is None else replace(poll, delay_s=0.0)  # only edges that wait for the plan wait
         cost = happens.bill(cost, self.work.delay_weight)
         if billed is not None:

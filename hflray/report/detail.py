@@ -317,7 +317,7 @@ class Replay:
         if turns is not None:
             assert under_way is not None
             played = turns.play(world, outlook, schedule, allocation, cost, under_way, poll.delay_s)
-            timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)
+            timeline = timeline_of(played, outlook.edges_up, self.work.device_bits)
             texts, after = turn_fates(played, schedule, self.numbers[position]), played.after
             poll = replace(poll, delay_s=0.0)
         else:

@@ -142,7 +142,9 @@ class ModuleKernel(Kernel):
         """Let a function of the user's own train the module; see `hflray.training.rules.own`."""
         positions = (torch.from_numpy(batch) for batch in batches)
         self._module.train()
-        with self._precision():
+        self._module.zero_grad(set_to_none=True)  # of the device before
+        # Autocast would keep the copies in bfloat16 of parameters that the function changes.
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16, cache_enabled=False):
             pairs = ((self._x[index], self._y[index]) for index in positions)
             train(self._module, pairs, self._loss, *arguments, **options)
 

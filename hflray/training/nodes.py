@@ -64,7 +64,7 @@ class Merge:
         extra_bits: the binary places of the sums of a rule's vectors.
         share: `hflray.clock.asynchronous.Asynchrony.share`.
         shares: the share of each edge's newest model with FedAT, by edge; empty otherwise.
-        buffers: whether the cloud has a buffer.
+        buffer: K, how many updates the cloud's buffer holds; 0: there is none.
         steps: whether the global model changes.
     """
 
@@ -78,7 +78,7 @@ class Merge:
     extra_bits: int
     share: float
     shares: tuple[tuple[int, float], ...] = ()
-    buffers: bool = False
+    buffer: int = 0
     steps: bool = True
 
 
@@ -195,8 +195,10 @@ class EdgeWorker:
             stored[f"{NEWEST}{edge}"] = model
             newest = [share * stored[f"{NEWEST}{m}"].astype(np.float64) for m, share in merge.shares]
             after = np.sum(newest, axis=0)
-        elif merge.buffers:
+        elif merge.buffer:
             moved = merge.share * (model.astype(np.float64) - fetched.model)
+            # Statistics are means: differences from models that the cloud has left could make a variance negative.
+            moved[end:] = min(merge.share, 1.0 / merge.buffer) * (model[end:].astype(np.float64) - cloud.model[end:])
             stored[BUFFER] = stored[BUFFER] + moved if BUFFER in stored else moved
             after = cloud.model.astype(np.float64) + (stored.pop(BUFFER) if merge.steps else 0.0)
         else:

@@ -183,7 +183,7 @@ class _Writer:
             extra_bits=edges.extra_bits,
             share=update.share,
             shares=tuple(update.shares.items()),
-            buffers=played.rule is not None and played.rule.buffer > 1,
+            buffer=played.rule.buffer if played.rule is not None and played.rule.buffer > 1 else 0,
             steps=update.steps,
         )
         beside = [("beside", key) for key in combined if self._tells]

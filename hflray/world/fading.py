@@ -251,7 +251,7 @@ def faded_upload(
     planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
     # Each element of these arrays is an upload that is not through yet.
     q, h = (index.ravel() for index in np.indices((len(iterations), len(devices))))
-    left_bits, upload_s = np.full(len(q), bits), np.zeros((len(iterations), len(devices)))
+    left_bits, (upload_s, upload_j) = np.full(len(q), bits), np.zeros((2, len(iterations), len(devices)))
     done = 0  # blocks
     while len(q):
         # The bits that are left are rounded once for so many blocks. These are sent in strips, and each strip has only
@@ -262,7 +262,7 @@ def faded_upload(
             count = min(end - done, max(1, STRIP // len(q)))
             blocks = np.arange(done, done + count)
             factor = fading.factor(round_index, devices[h, None], edges[h, None], iteration[q], blocks)
-            rate = senders.pace(factor, h[:, None])
+            rate, power_w = senders.pace(factor, h[:, None])
             sent = rate * coherence_s
             sent[:, 0] += sent_bits
             np.cumsum(sent, axis=1, out=sent)
@@ -272,6 +272,8 @@ def faded_upload(
             on = sent_last < left_bits
             rest_s = np.clip((left_bits - (sent_last - rate_last * coherence_s)) / rate_last, 0.0, coherence_s)
             upload_s[q, h] = np.where(on, 0.0, (done + last) * coherence_s + rest_s)
+            whole_s = np.where(blocks - done < (last + on)[:, None], coherence_s, 0.0)
+            upload_j[q, h] += (power_w * whole_s).sum(axis=1) + np.where(on, 0.0, power_w[row, last] * rest_s)
             q, h, left_bits, sent_bits, done = q[on], h[on], left_bits[on], sent[on, -1], done + count
         left_bits = left_bits - sent_bits
-    return upload_s, senders.power_w * upload_s
+    return upload_s, upload_j

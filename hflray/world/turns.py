@@ -33,7 +33,7 @@ from hflray.config import ExperimentConfig
 from hflray.config.clock import EdgeClockConfig
 from hflray.cost import RoundCost, Schedule, Senders, Workload, hops
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.timeline import UPDATES, Durations, Timeline, laid_out, part_of
+from hflray.timeline import UPDATES, Timeline, laid_out, part_of
 from hflray.world.world import Outlook, World
 
 
@@ -354,11 +354,12 @@ COLUMNS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
-def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -> Timeline:
+def timeline_of(played: AsynchronousRound, edges_up: BoolArray, device_bits: float) -> Timeline:
     """Return the timeline of a round: a column for each device of each turn, and the rows that end in the round.
 
-    An edge has reached the cloud unless it failed in the round.
+    An edge that was up has reached the cloud unless it failed in the round.
     """
+    num_edges, reached = len(edges_up), edges_up.copy()
     begin_s, end_s, turns = played.begin_s, played.end_s, played.turns
     mixes = {mix.arrival[:3]: mix for turn in turns for mix in turn.mixes if mix.moment_s <= end_s}
     ended = [turn.ended(begin_s, end_s) for turn in turns]
@@ -366,7 +367,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     shape = max(map(len, ended), default=0), left[-1]
     staleness, share = np.full((2, *shape), np.nan)
     columns: dict[str, list[Any]] = {name: [np.zeros(0, dtype=kind)] for name, kind in COLUMNS.items()}
-    edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
+    edge_energy_j, edge_s = np.zeros((2, num_edges))
     bits = 0.0
     for turn, x, rows in zip(turns, left, ended, strict=False):
         happens, edge, size = turn.happens, turn.edge, len(turn.power_w)
@@ -497,7 +498,8 @@ class _WaitingEdges:
         planned: RoundCost, before: UnderWay,
     ) -> None:  # fmt: skip
         self._turns, self._world, self._outlook, self._clock_s = turns, world, outlook, before.clock_s
-        self._schedule, self._allocation, self._planned = schedule, allocation, planned
+        self._schedule, self._allocation = schedule, allocation
+        self._planned = world.planned(outlook, turns.work, schedule, planned)
         self._weights = np.ones(len(schedule)) if turns.uniform else outlook.fleet.samples[schedule.devices]
         self._mean_weight = float(self._weights.sum() / max(1, len(np.unique(schedule.edges))))
         self._spent_j, self._vanished = np.zeros(len(schedule)), np.zeros(len(schedule), dtype=bool)
@@ -547,7 +549,7 @@ class _WaitingEdges:
         key = int(rows[0]), scale
         if not (self._world.repeats and key in self._same):
             schedule, allocation, senders = self._part(rows, scale)
-            planned = Durations.of(self._planned, self._outlook.fleet.download.together).take(rows)
+            planned = self._planned.take(rows)
             if scale < 1.0:
                 upload_s, upload_j = senders.upload()
                 planned = replace(planned, upload_s=upload_s, upload_j=upload_j)
@@ -645,7 +647,8 @@ class _MixingEdges(_WaitingEdges):
         hop_s, hop_j = (float(hop[edge]) for hop in hops(fleet, work))
         makes = bool(mixed.mixes) and work.cloud_hop
         end_s = mixed_s + (hop_s if makes else 0.0)
-        reached = fails_s >= end_s
+        # Without an arrival the turn ends when the edge knows that none comes, which is when it fails if it does.
+        reached = fails_s >= end_s if mixed.mixes else fails_s > end_s * (1 + 1e-12)
         part = 0.0 if not makes else 1.0 if reached else float(part_of(np.array(fails_s - mixed_s), np.array(hop_s)))
 
         def of_devices(values: list[float]) -> FloatArray:

@@ -20,7 +20,7 @@ from hflray.clock.waiting import Period
 from hflray.clock.waiting import planned_s as planned_iteration_s
 from hflray.config import ExperimentConfig
 from hflray.config.clock import EdgeClockConfig, SemiSynchronousConfig
-from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload
+from hflray.cost import AllocationLike, RoundCost, Schedule, Senders, Workload, downloads
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.physics.access import Fdma, MeasuredAccess
@@ -230,6 +230,18 @@ class World:
             fleet = fleet.with_factor(partial(self.fading.factor, round_index))
         return fleet
 
+    def planned(self, outlook: Outlook, work: Workload, schedule: Schedule, cost: RoundCost) -> Durations:
+        """Return the durations of a plan that costs so much, with downloads over the links that a trace has.
+
+        Laws of fading change uploads alone.
+        """
+        durations = Durations.of(cost, outlook.fleet.download.together)
+        if durations.download_s is None or not isinstance(self.fading, LinkTrace) or self.config.fading.known:
+            return durations
+        fleet = outlook.fleet.with_factor(partial(self.fading.factor, outlook.round))
+        download_s, download_j = downloads(fleet, work, schedule.devices, schedule.edges)
+        return replace(durations, download_s=download_s, download_j=download_j)
+
     def happens(
         self,
         outlook: Outlook,
@@ -267,7 +279,7 @@ class World:
             work,
             schedule,
             allocation,
-            Durations.of(planned, fleet.download.together),
+            self.planned(outlook, work, schedule, planned),
             None if period else range(work.edge_iterations),
             ready_s,
         )

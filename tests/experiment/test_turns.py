@@ -433,7 +433,7 @@ def test_rounds_follow_again_from_what_is_logged(cloud: str, world: tuple[str, .
             outlook, logged = living.outlook(record.round, experiment.scenario.fleet), record.plan
             cost = round_cost(outlook.fleet, experiment.work, *logged.schedule, logged.allocation)
             played = turns.play(living, outlook, logged.schedule, logged.allocation, cost, before)
-            happens = timeline_of(played, 3, experiment.work.device_bits)
+            happens = timeline_of(played, np.ones(3, dtype=bool), experiment.work.device_bits)
             assert happens.table() == record.timeline.table()
             assert happens.total_j == record.cost.energy_j
             living, before = living.after(happens.delay_s, happens), played.after

@@ -46,13 +46,26 @@ def test_a_share_of_one_is_the_edges_model() -> None:
 
 
 def test_a_buffer_adds_differences_to_the_model_and_does_not_install_their_mean() -> None:
-    first = replace(MERGE, share=0.5, buffers=True, steps=False)
+    first = replace(MERGE, share=0.5, buffer=2, steps=False)
     waiting, after = model(first, cloud(), version(3, 1), version(1, 1))
     assert waiting == [4.0, -8.0]
     assert after.stored["buffer"].tolist() == [1.0, 0.0]
     stepped, after = model(replace(first, steps=True), after, version(2, 6), version(4, 2))
     assert stepped == [4.0 + 1.0 - 1.0, -8.0 + 0.0 + 2.0]
     assert after.stored == {}
+
+
+def test_a_buffer_moves_statistics_to_the_mean_of_those_that_arrive_however_stale() -> None:
+    """A variance of 1 went to −0.195 where every edge sent 0.3: its differences were added twice."""
+    fetched = version(4.0, 1.0)  # the second number is a running variance, also of the cloud at first
+    merges = [replace(MERGE, sizes=(1,), share=share, buffer=2, steps=bool(k % 2)) for k, share in enumerate([0.5] * 4)]
+    after = Cloud(np.array([4.0, 1.0], dtype=np.float32), {}, {}, {})
+    for merge in merges:
+        after = EdgeWorker().merge(merge, after, version(4.0, 0.3), fetched)[1]
+    np.testing.assert_allclose(after.model, [4.0, 0.3], rtol=1e-6)
+    for merge in merges[:2]:  # a mixing above 1 exaggerates weights, not statistics
+        after = EdgeWorker().merge(replace(merge, share=2.0), after, version(5.0, 0.5), fetched)[1]
+    np.testing.assert_allclose(after.model, [8.0, 0.5], rtol=1e-6)
 
 
 def test_fedat_is_a_mean_of_the_newest_models() -> None:

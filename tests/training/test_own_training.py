@@ -37,15 +37,34 @@ def test_two_steps_by_hand(monkeypatch) -> None:
     assert model.item() == pytest.approx(0.19, rel=1e-6)
 
 
-@pytest.mark.parametrize("kernel", ["eager", "channels_last"])
-def test_it_trains_like_the_rule_that_it_is(kernel: str) -> None:
-    own = Experiment(small_config(OWN, QUICK, f"training.kernel={kernel}", "max_rounds=1"))
-    theirs = Experiment(small_config("training.momentum=0.5", QUICK, f"training.kernel={kernel}", "max_rounds=1"))
+@pytest.mark.parametrize("settings", ["kernel: eager", "kernel: channels_last", "kernel: eager, precision: bf16"])
+def test_it_trains_like_the_rule_that_it_is(settings: str) -> None:
+    """In bf16, autocast kept the weights that the function had changed, and took all gradients at the first ones."""
+    common = (QUICK, f"training={{{settings}}}", "max_rounds=1")
+    own = Experiment(small_config(OWN, *common))
+    theirs = Experiment(small_config("training.momentum=0.5", *common))
     start = own.global_model
     for experiment in (own, theirs):
         experiment.run_round()
     error = np.linalg.norm(own.global_model - theirs.global_model) / np.linalg.norm(theirs.global_model - start)
     assert error < 1e-5
+
+
+def test_a_gradient_that_a_device_leaves_does_not_reach_the_next(monkeypatch) -> None:
+    def leaves(module, batches, loss, rate, rng):
+        for inputs, targets in batches:
+            loss(module(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= rate * parameter.grad
+
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "leaves"), leaves)
+
+    def trained(devices: list[int]) -> float:
+        rounds = hierarchy(monkeypatch, "leaves", (3.0, 1.0))
+        return rounds.train_round(1, np.zeros(1, np.float32), np.array(devices), np.array(devices)).item()
+
+    assert trained([0, 1]) == pytest.approx((trained([0]) + trained([1])) / 2)
 
 
 def test_device_and_round_reach_a_function_that_asks_for_them(monkeypatch) -> None:

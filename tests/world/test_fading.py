@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hflray import registry
 from hflray.cost import Schedule, Senders, Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from hflray.physics.base import Access, Link
 from hflray.support.arrays import FloatArray
 from hflray.world import fading
 from hflray.world.fading import Fading, NoFading, Rayleigh, faded_upload
@@ -90,6 +92,25 @@ def test_blocks_are_sent_until_z_bits_are_through() -> None:
     # 25 blocks: eight times (1 + 2 + 4) / 10 Mbit in 24 blocks are 5.6 Mbit, then 0.1, 0.2 and a quarter of 0.4 Mbit
     np.testing.assert_allclose(uploads(law, 0.1, [3e6]), [[2.625]])
     np.testing.assert_allclose(uploads(NoFading(seed=0), 0.01, [3e6, 7e6], 3), [[3, 2]] * 3, rtol=1e-12)
+
+
+def test_joules_are_those_of_each_blocks_watts(monkeypatch) -> None:
+    """Blocks of 1 s with gains of 1/2, 1 and 2 take 4, 2 and 1 W; all were billed at the 2 W of the plan."""
+
+    class Inverted(Access):
+        def upload(self, share: FloatArray, link: Link, bits: float) -> tuple[FloatArray, FloatArray]:
+            delay_s = np.full(len(share), 2.5) * bits / Z
+            return delay_s, 2.0 / (link.gain / gain) * delay_s
+
+    one = replace(fleet([3e6]), access=Inverted())
+    schedule = Schedule(np.array([0]), np.array([0]))
+    senders = Senders.of(one, Workload(model_bits=Z), schedule, np.array([B]), share=np.ones(1))
+    gain = senders.link.gain[0]
+    for strip in (1, 2, 90):
+        monkeypatch.setattr(fading, "STRIP", strip)
+        upload_s, upload_j = faded_upload(Given(by_block=[0.5, 1, 2]), 1.0, 1, range(2), schedule, senders)
+        np.testing.assert_allclose(upload_s, [[2.5], [2.5]])
+        np.testing.assert_allclose(upload_j, [[4 + 2 + 0.5]] * 2)
 
 
 def test_the_result_does_not_depend_on_how_many_blocks_are_drawn_at_once(monkeypatch) -> None:

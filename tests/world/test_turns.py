@@ -17,6 +17,7 @@ from hflray.world.turns import AsynchronousRound, Turn, UnderWay, play, timeline
 
 WORK = Workload(model_bits=8.0, edge_iterations=1)
 ROUND = 1
+UP = np.ones(2, dtype=bool)
 
 
 def turn(edge: int, begin_s: float, turn_s: float, weight: float = 100.0, ends: Ends | None = None) -> Turn:
@@ -95,7 +96,7 @@ def test_no_event_knows_the_future() -> None:
 @pytest.mark.parametrize("updates", [1, 2, 3, 7])
 def test_work_under_way_is_billed_when_it_is_spent(updates: int) -> None:
     played = rounds(Asynchrony(updates), 6, (2.0, 3.0, 7.0), (1.0, 1.0, 1.0))
-    timelines = [timeline_of(one, 3, 8.0) for one in played]
+    timelines = [timeline_of(one, np.ones(3, dtype=bool), 8.0) for one in played]
     for one, happens in zip(played, timelines, strict=True):
         assert happens.delay_s == pytest.approx(one.end_s - one.begin_s)
         assert happens.total_j == pytest.approx(happens.edge_energy_j.sum())
@@ -137,7 +138,7 @@ def test_an_edge_that_fails_loses_its_turn_and_waits_for_the_next_plan() -> None
     assert moments(played) == [(3, 1, 0), (6, 1, 0)]
     assert [each.edge for each in played.turns] == [0, 1, 1]
     assert played.after.turns == ()
-    happens = timeline_of(played, 2, 8.0)
+    happens = timeline_of(played, UP, 8.0)
     assert happens.reached.tolist() == [False, True]
     assert 0 < happens.edge_energy_j[0] < 12
     assert play(Asynchrony(2), played.after, [0, 1], begin).turns[0].edge == 0  # it returns with the next plan
@@ -155,7 +156,7 @@ def test_a_turn_without_a_participating_row_sends_nothing() -> None:
 def test_the_first_round_starts_although_nobody_can() -> None:
     played = play(Asynchrony(3), UnderWay.first(2), [], lambda *_: None, wait_s=60.0)
     assert (played.begin_s, played.end_s, played.updates) == (0.0, 60.0, ())
-    assert timeline_of(played, 2, 8.0).delay_s == 60.0
+    assert timeline_of(played, UP, 8.0).delay_s == 60.0
 
 
 def test_only_edges_that_wait_for_the_plan_wait_for_it() -> None:

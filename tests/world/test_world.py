@@ -13,6 +13,7 @@ from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay, sentences
 from hflray.support import checkpoint
+from hflray.support.arrays import FloatArray
 from tests.world.living import as_run, living, results
 
 HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
@@ -163,6 +164,41 @@ def test_devices_go_to_other_edges_and_a_failed_edge_loses_its_share() -> None:
         assert not happens.participates[:, lost[record.assignment]].any()
         down, failed = down + (~outlook.edges_up).sum(), failed + lost.sum()
     assert down > 0 < failed
+
+
+CLOCKS = ["", "cloud: asynchronous", "edge: asynchronous", "edge: asynchronous, cloud: asynchronous"]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_an_edge_that_is_down_or_fails_before_its_first_arrival_is_not_waited_for(clock: str, tmp_path) -> None:
+    """Under clocks that do not wait, it was counted as idle, and the failure was not counted."""
+    (tmp_path / "edges.csv").write_text("time_s,edge,up\n0,0,0\n0.02,1,0\n")
+    trace = f"world.edge_failure.trace={tmp_path / 'edges.csv'}"
+    (record,) = living(trace, f"clock={{{clock}}}", "max_rounds=1", "fleet.num_edges=3", "assignment.name=even_gain")
+    values = record.metrics()
+    assert (values[metrics.ROUND_EDGES_DOWN], values[metrics.ROUND_EDGES_FAILED]) == (1, 1)
+    assert record.timeline.reached.tolist() == [False, False, True]
+    assert values[metrics.ROUND_EDGE_IDLE_S] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_downloads_over_links_of_a_trace_that_plans_do_not_see_take_what_the_links_have(clock: str, tmp_path) -> None:
+    """They took what the plan said."""
+    rows = [f"0,{device},{edge},-125" for device in range(12) for edge in range(3)]
+    (tmp_path / "links.csv").write_text("\n".join(["time_s,device,edge,gain_db", *rows]))
+    trace = f"name: trace, options: {{path: {tmp_path / 'links.csv'}}}"
+
+    def downloads(fading: str) -> FloatArray:
+        common = (f"clock={{{clock}}}", "max_rounds=1", "cost.download.name=unicast", "assignment.name=geographic")
+        happens = living(*common, f"world.fading={{{fading}}}").run_round().timeline
+        assert happens.download_j is not None
+        return np.stack([(happens.fetched_s - happens.start_s)[0], happens.download_j[0]])
+
+    known, unknown = downloads(f"{trace}, known: true"), downloads(f"{trace}, known: false")
+    both = np.isfinite(known + unknown).all(axis=0)  # in asynchronous rounds, not all devices begin
+    assert both.sum() >= 3
+    np.testing.assert_allclose(known[:, both], unknown[:, both])
+    assert (unknown > 1.05 * downloads("name: none")).any()
 
 
 def test_a_policy_of_a_fixed_number_of_edges_is_refused_before_the_first_round() -> None:
