@@ -1,10 +1,11 @@
 """Whether the constants of a log hold: verdicts on rows that were not fitted.
 
 Of each device the last quarter of its rounds is held out (*later rounds*), one of its edges (*unseen edges*), and in
-turn each third of its batch sizes and of its numbers of steps (*unseen batch or steps*). A verdict is "fits" if the
-median relative error is at most 10 % beside the noise of rows, this noise itself has a median of at most 10 %, and the
-ranks of configurations correlate by 0.9 or more. Ranks count where configurations differ by more than noise. Residuals
-over rounds find drift, two regimes, outliers, and single devices that the constants do not describe.
+turn each third of its batch sizes, then of its numbers of steps (*unseen batch or steps*), of which the worse verdict
+counts. A verdict is "fits" if the median relative error is at most 10 % beside the noise of rows, this noise itself has
+a median of at most 10 %, and the ranks of configurations correlate by 0.9 or more. Ranks count where configurations
+differ by more than noise. Residuals over rounds find drift, two regimes, outliers, and single devices that the
+constants do not describe.
 """
 
 from __future__ import annotations
@@ -82,31 +83,41 @@ def overall(verdicts: Iterable[Verdict]) -> str:
 
 def judge(log: Log, model: Model) -> list[Verdict]:
     """Return the verdicts on a log, whose constants from all rows are `model`."""
-    predicted = model.predict(log)
     present = ["train_s", "send_s", *model.watts]
-    verdicts = suspected_units(log, model)
-    for kind, masks, quantities in (
-        (LATER, [_last_rounds(log)], present),
-        (EDGES, _one_edge(log), [name for name in present if name.startswith("send")]),
-        (WORK, _thirds(log), [name for name in present if name.startswith("train")]),
-    ):
-        errors = {name: np.full(len(log), np.nan) for name in quantities}
-        beside = {name: np.ones(len(log)) for name in quantities}
-        for mask in masks:
-            if not mask.any():
-                continue
-            rest = without(log, model, mask, tuple({name.partition("_")[0] for name in quantities}))
-            for name, values in rest.predict(log).items():
-                if name in errors:
-                    use = mask & _predictable(kind, name, log, model, rest)
-                    with np.errstate(divide="ignore", invalid="ignore"):
-                        errors[name][use] = (values / log.numbers[name] - 1)[use]
-                        leverage = np.nan_to_num(rest.leverage(log, name), nan=MOST_LEVERAGE)
-                    beside[name][use] = np.sqrt(1 + np.minimum(leverage, MOST_LEVERAGE))[use]
-        for name in quantities:
-            error = np.where(np.isfinite(errors[name]), errors[name], np.nan)
-            why = _residual_reasons(log, model, name, predicted[name], error) if kind == LATER else []
-            verdicts.append(_verdict(kind, name, log, model, error, beside[name], why))
+    sending, training = ([name for name in present if name.startswith(part)] for part in ("send", "train"))
+    of_batch, of_steps = (_held_out(WORK, _thirds(log, name), training, log, model) for name in ("batch", "steps"))
+    return [
+        *suspected_units(log, model),
+        *_held_out(LATER, [_last_rounds(log)], present, log, model),
+        *_held_out(EDGES, _one_edge(log), sending, log, model),
+        *(max(both, key=_badness) for both in zip(of_batch, of_steps, strict=True)),
+    ]
+
+
+def _badness(verdict: Verdict) -> tuple[int, float]:
+    return (NOT, FITS, DOES_NOT).index(verdict.answer), float(np.nan_to_num(verdict.median_error))
+
+
+def _held_out(kind: str, masks: Iterable[BoolArray], names: list[str], log: Log, model: Model) -> list[Verdict]:
+    """Return a verdict on each quantity: the rows of each mask are held out in turn, and masks share no row."""
+    errors = {name: np.full(len(log), np.nan) for name in names}
+    beside = {name: np.ones(len(log)) for name in names}
+    for mask in masks:
+        if not mask.any():
+            continue
+        rest = without(log, model, mask, tuple({name.partition("_")[0] for name in names}))
+        for name, values in rest.predict(log).items():
+            if name in errors:
+                use = mask & _predictable(kind, name, log, model, rest)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    errors[name][use] = (values / log.numbers[name] - 1)[use]
+                    leverage = np.nan_to_num(rest.leverage(log, name), nan=MOST_LEVERAGE)
+                beside[name][use] = np.sqrt(1 + np.minimum(leverage, MOST_LEVERAGE))[use]
+    predicted, verdicts = model.predict(log), []
+    for name in names:
+        error = np.where(np.isfinite(errors[name]), errors[name], np.nan)
+        why = _residual_reasons(log, model, name, predicted[name], error) if kind == LATER else []
+        verdicts.append(_verdict(kind, name, log, model, error, beside[name], why))
     return verdicts
 
 
@@ -210,13 +221,12 @@ def _one_edge(log: Log) -> Iterable[BoolArray]:
     yield from (chosen & (log.device % 2 == half) for half in range(2))
 
 
-def _thirds(log: Log) -> Iterable[BoolArray]:
-    """Yield the rows of the low, the middle and the high third of batch sizes and of steps of each device."""
-    for name in ("batch", "steps"):
-        grouped = pd.DataFrame({"device": log.device, name: log.numbers[name]}).groupby("device")[name]
-        place, values = grouped.rank(method="dense").to_numpy() - 1, grouped.transform("nunique").to_numpy()
-        third = np.where(values >= 3, np.floor(3 * place / np.maximum(values, 1)), np.nan)
-        yield from (third == part for part in range(3))
+def _thirds(log: Log, name: str) -> Iterable[BoolArray]:
+    """Yield the rows of the low, the middle and the high third of each device's batch sizes, or of its steps."""
+    grouped = pd.DataFrame({"device": log.device, name: log.numbers[name]}).groupby("device")[name]
+    place, values = grouped.rank(method="dense").to_numpy() - 1, grouped.transform("nunique").to_numpy()
+    third = np.where(values >= 3, np.floor(3 * place / np.maximum(values, 1)), np.nan)
+    yield from (third == part for part in range(3))
 
 
 def _rank(log: Log, name: str, tested: IntArray, error: FloatArray, spread: float) -> float:

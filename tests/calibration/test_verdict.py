@@ -93,6 +93,30 @@ def test_work_that_is_not_linear_fails_on_what_was_not_seen(tmp_path) -> None:
     assert answers(calibrated(frame, tmp_path), "train_s")[1] == "does not fit"
 
 
+@pytest.mark.parametrize(("bend", "answer"), [(0.3, "fits"), (0.5, "does not fit")])
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_of_unseen_batches_and_unseen_steps_the_worse_answer_counts(tmp_path, is_batch, bend, answer) -> None:
+    rng, n = np.random.default_rng(1), 160
+    curved, straight = rng.choice(np.array([4, 8, 16, 32, 64, 128]) * (1 + is_batch), n), rng.choice([10, 20, 40], n)
+    batch, steps = (curved, straight) if is_batch else (straight, curved)
+    frame = pd.DataFrame({"device": np.arange(n) % 4, "round": np.arange(n) // 4, "samples": batch * steps})
+    train_s = 0.2 + steps * (0.01 + 5e-4 * batch) * (1 + bend * (curved / curved.max()) ** 1.5)
+    frame["train_s"] = train_s * rng.lognormal(0, 0.02, n)
+    made = calibrated(frame.assign(steps=steps, bytes=400_000, send_s=1.0), tmp_path)
+    verdict = made.verdicts[-1]
+    assert (verdict.kind, verdict.answer) == ("unseen batch or steps", answer)
+    assert verdict.median_error > 0.09
+
+
+@pytest.mark.parametrize("varies", ["batch", "steps"])
+def test_where_only_batches_or_only_steps_can_be_held_out_they_count(tmp_path, varies) -> None:
+    frame = fleet_log(rows=48)
+    rows = frame["steps"] == 20 if varies == "batch" else frame["samples"] == 16 * frame["steps"]
+    made = calibrated(frame[rows], tmp_path)
+    assert answers(made, "train_s") == ["fits", "fits"]
+    assert made.verdicts[-1].rows >= 40
+
+
 UNITS = {
     "milliseconds of a device": ({"device": 3}, "train_s", 1e3, "train_s of device 3 is", "looks like milliseconds"),
     "kilobytes of a device": ({"device": 3}, "bytes", 1e-3, "send_s of device 3 is", "its bytes look like kilobytes"),
