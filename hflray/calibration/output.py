@@ -282,10 +282,9 @@ def constant_tables(made: Calibration, most: int) -> list[TextTable]:
 
 def _as_rates(send: Fit) -> Fit:
     """Return the constants of links as `LINK`: Mbit/s in place of seconds per byte."""
+    ends = (np.maximum(send.values[:, 0], LEAST_BYTE_S), np.maximum(send.high[:, 0], LEAST_BYTE_S), send.low[:, 0])
     with np.errstate(divide="ignore"):
-        rates = [
-            8e-6 / byte_s for byte_s in (np.maximum(send.values[:, 0], LEAST_BYTE_S), send.high[:, 0], send.low[:, 0])
-        ]
+        rates = [8e-6 / byte_s for byte_s in ends]
     seconds = (send.values[:, 1], send.low[:, 1], send.high[:, 1])
     values, low, high = (np.column_stack(pair) for pair in zip(rates, seconds, strict=True))
     return replace(send, values=values, low=low, high=high)

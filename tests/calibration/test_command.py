@@ -113,6 +113,16 @@ def test_rates_of_any_size_give_a_sweep_that_passes_the_checks(tmp_path, capsys,
     dry_run(tmp_path / "new/sweep.yaml")
 
 
+def test_a_link_that_takes_less_for_more_bytes_is_written_with_an_interval(tmp_path, capsys) -> None:
+    frame = fleet_log(rows=60).drop(columns="edge")
+    frame["send_s"] = (2.0 - frame["bytes"] / 4e5) * np.random.default_rng(0).lognormal(0, 0.01, len(frame))
+    code, out, err = call(capsys, put(frame, tmp_path), "-o", tmp_path / "new")
+    assert (code, err) == (1, [])
+    assert says(out, "1e+06 [1e+06, inf]")
+    for link in json.loads((tmp_path / "new/calibration.json").read_text())["links"]:
+        assert (link["mbps"]["value"], link["mbps"]["interval_95"]) == (1e6, [1e6, None])
+
+
 def test_columns_of_others_are_renamed(tmp_path, capsys) -> None:
     frame = fleet_log().rename(columns={"device": "cid", "round": "server_round", "train_s": "fit_time"})
     log, out = put(frame, tmp_path), tmp_path / "new"
