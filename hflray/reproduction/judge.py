@@ -6,7 +6,7 @@ planned rounds, or has passed the target that is asked for.
 
 **Effects.** The effect of a unit is the difference of the two endpoints, or the logarithm of their ratio. An endpoint
 at a target that a run misses is known by a bound only (`hflray.support.pairs`); where the bounds leave the order of a
-pair open, its claim is not settled.
+pair open, or an effect is not finite, as the ratio to 0 is, its claim is not settled.
 
 **Answers.** Student's one-sided tests of the mean effect give each comparison a p-value for and one against the claim.
 For near, these are two tests each against the ends of the margin (Schuirmann 1987). A yes needs all comparisons, so
@@ -53,7 +53,7 @@ class Effect:
         label: the name of the comparison.
         values: the effect of each unit on the claim's scale, (n,).
         whole: whether all planned units are there, each with all planned rounds.
-        open: number of units whose order is not known.
+        open: number of units whose order is not known, or whose effect is not finite.
         bounds: number of units of which a bound is known alone; it counts in place of the effect.
         sides: the mean endpoint of each compared group, a geometric one on the scale ``log``.
         drawn: what the curve of the mean over the seeds gives for each group; empty without a target.
@@ -347,8 +347,9 @@ def _smooth(values: pd.Series[float], over: int) -> pd.Series[float]:
 def _of_fleets(groups: Sequence[Sequence[RunRecord]], claim: Claim, fleets: int) -> Effect:
     columns = [runs[0].series(claim.endpoint.metric) for runs in groups]
     table = pd.concat(columns, axis=1).dropna().iloc[:fleets].to_numpy()
-    values = _combined([_scaled(claim, column) for column in table.T])
-    return Effect("", values, whole=len(table) >= fleets, sides=_means(claim, list(table.T)), rounds=len(table))
+    values, undefined = _effects(claim, list(table.T))
+    sides, unknown = _means(claim, list(table.T)), int(undefined.sum())
+    return Effect("", values, whole=len(table) >= fleets, open=unknown, sides=sides, rounds=len(table))
 
 
 def _of_seeds(groups: Sequence[Sequence[RunRecord]], claim: Claim, rounds: int) -> Effect:
@@ -362,17 +363,16 @@ def _of_seeds(groups: Sequence[Sequence[RunRecord]], claim: Claim, rounds: int) 
     sides = [np.array([value for value, _ in side]) for side in read]
     drawn = [_drawn(runs, endpoint, level, rounds) for runs in groups] if level is not None else []
     reached = [np.array([passed for _, passed in side]) for side in read]
-    unknown = bounds = 0
-    if all(side.all() for side in reached):
-        values = _combined([_scaled(claim, side) for side in sides])
-    elif len(sides) == 2 and claim.scale == "log":
+    values, undefined = _effects(claim, sides)
+    unknown, bounds = int(undefined.sum()), 0
+    if len(sides) == 2 and claim.scale == "log" and not np.all(reached):
         pairs, origin = Pairs.censored(sides[0], reached[0], sides[1], reached[1]), _origin(claim)
+        pairs = Pairs(np.where(undefined, -np.inf, pairs.low), np.where(undefined, np.inf, pairs.high))
         beside = Pairs(pairs.low - origin, pairs.high - origin)
         values, bounds = beside.steps + origin, int((pairs.low != pairs.high).sum())
         unknown = bounds if claim.expect == "near" else beside.uncertain
-    else:
-        values = _combined([_scaled(claim, side) for side in sides])
-        unknown = int((~np.all(reached, axis=0)).sum())
+    elif not np.all(reached):
+        unknown = int((undefined | ~np.all(reached, axis=0)).sum())
     sides_mean = _means(claim, sides)
     return Effect("", values, open=unknown, bounds=bounds, sides=sides_mean, drawn=drawn, rounds=rounds, level=level)
 
@@ -413,13 +413,20 @@ def _drawn(runs: Sequence[RunRecord], endpoint: Endpoint, level: float, rounds: 
 
 def _scaled(claim: Claim, values: FloatArray) -> FloatArray:
     values = np.asarray(values, dtype=float)
-    return np.log(values) if claim.scale == "log" else 100 * values if claim.scale == "points" else values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(values) if claim.scale == "log" else 100 * values if claim.scale == "points" else values
 
 
-def _combined(sides: Sequence[FloatArray]) -> FloatArray:
-    """Return the first side less the second, and with two cases the first difference less the second one."""
+def _effects(claim: Claim, sides: Sequence[FloatArray]) -> tuple[FloatArray, BoolArray]:
+    """Return each unit's effect, and whether it is not finite; 0 stands for one that is not.
+
+    An effect is the first side less the second, and with two cases the first difference less the second one.
+    """
     signs = {1: (1,), 2: (1, -1), 4: (1, -1, -1, 1)}[len(sides)]
-    return np.asarray(np.sum([sign * side for sign, side in zip(signs, sides, strict=True)], axis=0))
+    with np.errstate(invalid="ignore"):
+        values = np.sum([sign * _scaled(claim, side) for sign, side in zip(signs, sides, strict=True)], axis=0)
+    undefined = ~np.isfinite(values)
+    return np.where(undefined, 0.0, values), undefined
 
 
 def _means(claim: Claim, sides: Sequence[FloatArray]) -> list[float]:

@@ -290,6 +290,35 @@ def test_a_run_that_stopped_before_it_passed_the_target_is_not_whole(tmp_path) -
     assert one(shown, runs)["answer"] == "yes"
 
 
+WASTED = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: round/wasted_j, END}, scale: log, expect: less ALSO}]"
+
+
+@pytest.mark.parametrize("also", ["", ", at: [H = 10, H = 30]", ", at: [H = 30, H = 10]", ", every: true"])
+@pytest.mark.parametrize("end", ["by: last, over: 1", "until: 0.5"])
+@pytest.mark.parametrize("odd", [0.0, -1.0])
+def test_a_ratio_of_a_number_that_is_not_above_0_settles_nothing(tmp_path, also: str, end: str, odd: float) -> None:
+    """Of five seeds one has no logarithm: its ratio is not known, in whichever place its comparison stands."""
+    shown = exhibit(tmp_path, WASTED.replace("END", end).replace("ALSO", also), "{seeds: 5, rounds: 5}")
+    places = [(name, h, seed) for name in ("ikc", "vkc") for h in (10, 30) for seed in range(5)]
+    runs = []
+    for name, h, seed in places if "at" in also else [place for place in places if place[1] == 30]:
+        value = odd if (name, h, seed) == ("vkc", 30, 0) else {"ikc": 1.0, "vkc": 3.0}[name] + seed / 10
+        columns = {metrics.ACCURACY: [0.4 if (name, seed) == ("vkc", 4) else 0.6] * 5}
+        columns |= {metrics.ROUND_WASTED_J: [value] * 5}
+        runs.append(run(columns, f"scheduling.name={name}", f"scheduling.num_scheduled={h}", f"seed={seed}"))
+    row = one(shown, runs)
+    assert row["answer"] == "not settled"
+    assert "order open in 1 of 5" in row["ours [95 %]"]
+
+
+def test_a_fleet_without_a_ratio_settles_nothing(tmp_path) -> None:
+    claims = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: round/delay_s}, scale: log, expect: less}]"
+    runs = [run({metrics.ROUND_DELAY_S: values}, f"scheduling.name={name}")
+            for name, values in (("ikc", [1.0, 2.0, 3.0, 0.0]), ("vkc", [2.0, 4.5, 6.0, 0.0]))]  # fmt: skip
+    row = one(exhibit(tmp_path, claims, "{fleets: 4}"), runs)
+    assert (row["answer"], row["ours [95 %]"]) == ("not settled", "order open in 1 of 4")
+
+
 def test_a_common_level_is_the_highest_that_all_compared_runs_pass(tmp_path) -> None:
     claims = UNTIL.replace("METRIC", "round").replace("over: 5", "over: 1, common: true")
     shown = exhibit(tmp_path, claims, "{seeds: 2, rounds: 4}")
