@@ -27,7 +27,7 @@ from scipy.stats import t as student_t
 
 from hflray import metrics
 from hflray.report.ranking import OF_TARGETS, p_text
-from hflray.report.runs import SEED, RunRecord, SweepRecord
+from hflray.report.runs import SEED, RunRecord, SweepRecord, is_one_of
 from hflray.report.series import last_step
 from hflray.reproduction.protocol import Claim, Contrast, Endpoint, Exhibit, Paper, Settings, StudyPlan, expanded
 from hflray.support.arrays import BoolArray, FloatArray
@@ -60,7 +60,7 @@ class Effect:
         rounds: the rounds that are compared.
         level: the accuracy at which the endpoints are read; None: they are not read at a target.
         missing: the names of the sides without a run.
-        left_open: the settings in which runs of one side and seed differ, so that the claim does not say which counts.
+        left_open: the settings that the comparison does not name and in which its runs differ.
         runs: the runs.
     """
 
@@ -119,7 +119,8 @@ def tally(paper: Paper, quick: bool, judged: Mapping[str, TextTable]) -> str:
 def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: bool) -> list[dict[str, str]]:
     claims = list(expanded(shown))
     pool, unused = _comparable(runs, shown, [compared for _, contrasts in claims for compared in contrasts])
-    effects = [[_effect(pool, claim, compared, plan) for compared in contrasts] for claim, contrasts in claims]
+    free = shown.free
+    effects = [[_effect(pool, claim, compared, plan, free) for compared in contrasts] for claim, contrasts in claims]
     tests = [_p_values(claim, compared) for (claim, _), compared in zip(claims, effects, strict=True)]
     # A claim without enough runs counts among the exhibit's with a p-value of 1.
     family = {
@@ -281,7 +282,9 @@ def select_alike(runs: Sequence[RunRecord], free: Sequence[str]) -> tuple[list[R
     return variants[largest], dropped
 
 
-def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: StudyPlan) -> Effect:
+def _effect(
+    pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: StudyPlan, free: Sequence[str]
+) -> Effect:
     """Return the effects of a comparison on the planned seeds that all of its sides have."""
     endpoint, steps = claim.endpoint, claim.rounds or plan.rounds or 0
     by_seed = []
@@ -289,9 +292,9 @@ def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: S
         longest: dict[int, RunRecord] = {}
         sided = [run for run in pool if matches(run, side) and _has(run, endpoint)]
         for run in sorted(sided, key=lambda run: last_step(run, endpoint.metric)):
-            differs = set(longest.get(run.seed, run).identity) ^ set(run.identity)
+            differs = _differing([longest.get(run.seed, run), run])
             if differs:
-                return Effect(contrast.label, np.empty(0), left_open=sorted({key for key, _ in differs}))
+                return Effect(contrast.label, np.empty(0), left_open=sorted(differs))
             longest[run.seed] = run
         by_seed.append(longest)
     planned = range(1 if plan.fleets else claim.seeds or plan.seeds or 1)
@@ -303,6 +306,10 @@ def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: S
         return Effect(contrast.label, np.empty(0), missing=missing)
     groups = [[runs[seed] for seed in chosen] for runs in by_seed]
     runs = [run for group in groups for run in group]
+    named = {key for side in contrast.sides for key in side}
+    unnamed = (_differing(runs) - named).union(*map(_differing, groups))
+    if left_open := sorted(key for key in unnamed if key != SEED and not is_one_of(key, free)):
+        return Effect(contrast.label, np.empty(0), left_open=left_open)
     if claim.endpoint.metric == metrics.WALL_ASSIGN_S and len({run.machine for run in runs}) > 1:
         return Effect(contrast.label, np.empty(0))  # seconds of two machines cannot be compared
     if plan.fleets:
@@ -313,6 +320,12 @@ def _effect(pool: Sequence[RunRecord], claim: Claim, contrast: Contrast, plan: S
         effect = _of_seeds(groups, claim, common)
         effect = replace(effect, whole=len(complete) == len(planned))
     return replace(effect, label=contrast.label, runs=runs)
+
+
+def _differing(runs: Sequence[RunRecord]) -> set[str]:
+    """Return the settings, and the seed, in which the identities of runs differ."""
+    first = set(runs[0].identity)
+    return {key for run in runs for key, _ in first ^ set(run.identity)}
 
 
 def _has(run: RunRecord, endpoint: Endpoint) -> bool:

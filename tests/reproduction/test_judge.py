@@ -380,6 +380,28 @@ def test_a_claim_that_does_not_say_which_of_two_runs_of_a_seed_counts_has_no_ans
     assert row["notes"] == "the claim names no value of scheduling.num_scheduled, in which its runs differ"
 
 
+@pytest.mark.parametrize("own, other", [([10] * 5, [30] * 5), ([10, 10, 10, 30, 30],) * 2])
+def test_a_claim_whose_runs_differ_in_what_it_does_not_name_has_no_answer(
+    tmp_path, own: list[int], other: list[int]
+) -> None:
+    """The schedulers have run with unlike H, or some seeds with one H and some with another."""
+    runs = [
+        run({metrics.ACCURACY: [value] * 4}, f"scheduling.name={name}", f"seed={seed}", f"scheduling.num_scheduled={h}")
+        for name, values, counts in (("ikc", IKC, own), ("vkc", VKC, other))
+        for seed, (value, h) in enumerate(zip(values, counts, strict=True))
+    ]
+    claims = f"{LEADS[:-1]}, {{text: b, compare: [[H = 10, H = 30]], {MEAN}}}]"
+    row = judged(exhibit(tmp_path, claims), runs).records[0]
+    assert (row["n"], row["answer"], row["ours [95 %]"]) == ("0 of 5 seeds", "", "")
+    assert row["notes"] == "the claim names no value of scheduling.num_scheduled, in which its runs differ"
+
+
+def test_what_may_differ_leaves_nothing_open(tmp_path) -> None:
+    shown = exhibit(tmp_path, LEADS).model_copy(update={"free": ["training."]})
+    runs = curves("ikc", IKC, "training.batch_size=7") + curves("vkc", VKC)
+    assert one(shown, runs)["answer"] == "yes"
+
+
 def test_a_modified_checkout_is_named(tmp_path) -> None:
     runs = curves("ikc", IKC, commit=f"{CLEAN}-dirty") + curves("vkc", VKC)
     assert "5 runs of a modified checkout" in one(exhibit(tmp_path, LEADS), runs)["notes"]
