@@ -211,14 +211,14 @@ def _words(file: Path, results: Path, data_root: Path | None) -> list[str]:
 def _show(
     chosen: Paper, quick: bool, sweeps: dict[str, SweepRecord], judged: dict[str, TextTable], console: Console
 ) -> None:
-    from hflray.reproduction.protocol import expanded
+    from hflray.reproduction.judge import testable
 
     for shown in chosen.of_form(quick).values():
         if not shown.claims:
             continue
         say(console, f"\n{shown.label}: {shown.shows}", "bold")
         if shown.config not in judged:
-            say(console, f"  not run; {len(list(expanded(shown)))} claims have too few runs")
+            say(console, f"  not run; {testable(shown)} claims have too few runs")
             continue
         print_verdicts(judged[shown.config], console)
         say_notes(console, sweeps[shown.config].notes, MOST_NAMED)

@@ -18,7 +18,7 @@ enough runs included. So the probability that any claim without an effect gets a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -109,11 +109,29 @@ def tally(paper: Paper, quick: bool, judged: Mapping[str, TextTable]) -> str:
     """
     counts: Counter[str] = Counter()
     for shown in paper.of_form(quick).values():
+        answers = ["not tested"] * (len(list(expanded(shown))) - testable(shown))
         if shown.config in judged:
-            counts.update(answer.partition(",")[0] or TOO_FEW for answer in judged[shown.config]["answer"])
-        else:
-            counts[TOO_FEW] += len(list(expanded(shown)))
+            records = judged[shown.config].records
+            rows = [(record.get("split", ""), record[shown.claimant], record["answer"]) for record in records]
+            answers = once_each(rows)
+        counts.update(answer.partition(",")[0] for answer in answers)
+        counts[TOO_FEW] += len(list(expanded(shown))) - len(answers)
     return ", ".join(f"{counts[kind]} {kind}" for kind in ANSWERS if counts[kind]) or "no claims"
+
+
+def testable(shown: Exhibit) -> int:
+    """Return how many of an exhibit's claims runs can test."""
+    return sum(not claim.not_tested for claim, _ in expanded(shown))
+
+
+def once_each(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the answer to each claim that has one, on the first split that gives it, which is the plan's if possible.
+
+    Args:
+        rows: split, claim and answer, in the order of `verdicts`.
+    """
+    splits: dict[str, str] = {}
+    return [answer for split, claim, answer in rows if answer and splits.setdefault(claim, split) == split]
 
 
 def _judged(shown: Exhibit, plan: StudyPlan, runs: Sequence[RunRecord], brief: bool) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ from hflray.report.exports import named_exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import NEUTRAL, SEED, RunRecord, SweepRecord, is_one_of
 from hflray.report.tables import summary
-from hflray.reproduction.judge import BORROWED, drawn, verdicts, with_borrowed
+from hflray.reproduction.judge import BORROWED, drawn, testable, verdicts, with_borrowed
 from hflray.reproduction.protocol import Exhibit, exhibits, expanded
 from hflray.support.pairs import LEVEL
 from hflray.support.terminal.tables import TextTable
@@ -173,7 +173,7 @@ def answers(shown: Exhibit, sweep: SweepRecord | None) -> str:
     """Return the answers to an exhibit's claims as a table, below its heading."""
     heading = f"### {shown.label}: {shown.shows}\n\n"
     if sweep is None:
-        return f"{heading}Not run: {len(list(expanded(shown)))} claims have too few runs.\n"
+        return f"{heading}Not run: {testable(shown)} claims have too few runs.\n"
     return f"{heading}{_answers(shown, sweep)}\n"
 
 

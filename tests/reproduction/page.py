@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from hflray.report.exports import read_exhibit
+from hflray.reproduction.judge import once_each
 from hflray.reproduction.protocol import PAPERS, Exhibit, paper
 from hflray.reproduction.results_page import answers
 
@@ -48,13 +49,12 @@ def renewed(text: str) -> str:
 def tally(section: str) -> Counter[str]:
     """Return how many claims of a section have which answer; of several splits, that on the first, the plan's."""
     counted: Counter[str] = Counter()
-    seen: dict[str, str] = {}
     rows = [line.strip("|").split("|") for line in re.findall(r"^\|.*\|$", section, re.M)]
     start = next((number for number, cells in enumerate(rows) if " answer " in cells), len(rows))
-    for row in rows[start + 2 :]:  # below the rule
-        if rows[start][0] == " split " and seen.setdefault(row[1], row[0]) != row[0]:
-            continue
-        answer = row[rows[start].index(" answer ")].strip()
+    by_split = start < len(rows) and rows[start][0] == " split "
+    below = rows[start + 2 :]  # the rule
+    answered = [(row[0] * by_split, row[by_split], row[rows[start].index(" answer ")].strip()) for row in below]
+    for answer in once_each(answered):
         counted[next(name for name in reversed(COUNTED) if answer.startswith(name))] += 1
     if fewer := re.search(r"^(\d+) claims have fewer runs than planned\.$", section, re.M):
         counted[COUNTED[-1]] = int(fewer[1])

@@ -12,11 +12,11 @@ from scipy.stats import f, t, ttest_rel
 
 from hflray import metrics
 from hflray.report.runs import RunRecord
-from hflray.reproduction import judge
+from hflray.reproduction import judge, results_page
 from hflray.reproduction.protocol import Exhibit, paper, read
 from hflray.support.terminal.tables import TextTable
 from tests.report.fabricated import CLEAN, run, sweep
-from tests.reproduction import chance
+from tests.reproduction import chance, page
 
 HEAD = Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8")
 MEAN = "endpoint: {by: mean}, scale: points"
@@ -359,6 +359,28 @@ def test_runs_of_two_splits_are_judged_apart(tmp_path) -> None:
     assert list(judged(shown, former)["split"]) == ["stratified"]
     mixed = curves("ikc", IKC, **official) + curves("vkc", VKC)
     assert list(judged(shown, mixed)["n"]) == ["0 of 5 seeds"] * 2
+
+
+def test_a_claim_on_two_splits_counts_once_by_the_planned_if_that_answers_it(tmp_path) -> None:
+    """Of b, the planned split has no runs of FedAvg, and d has none at all."""
+    more = [LEADS[1:-1].replace("text: a", f"text: {name}").replace("[IKC,", f"[{other},")
+            for name, other in (("b", "FedAvg"), ("d", "H = 30"))]  # fmt: skip
+    claims = f"{LEADS[:-1]}, {more[0]}, {{text: c, not_tested: too weak}}, {more[1]}]"
+    path = tmp_path / "claims.yaml"
+    text = HEAD.replace("PLAN", "{split: official, seeds: 5, rounds: 4}").replace("CLAIMS", claims)
+    path.write_text(text.replace("plan:", "forms: [full], plan:"), encoding="utf-8")
+    made = read(path)
+    former = curves("ikc", VKC) + curves("vkc", IKC) + curves("fedavg", VKC)
+    official = {"settings": {"data.split": "official"}}
+    runs = [*former, *curves("ikc", IKC, **official), *curves("vkc", VKC, **official)]
+    record = sweep("x", runs)
+    table = judge.verdicts(made.exhibits["x"], record)
+    assert list(table["answer"]) == ["yes", "", "not tested", "", "no", "no", "not tested", ""]
+    assert judge.tally(made, False, {"x": table}) == "1 yes, 1 no, 1 not tested, 1 with too few runs"
+    counted = page.tally(results_page.answers(made.exhibits["x"], record))
+    assert counted == {"yes": 1, "no": 1, "not tested": 1, "fewer runs than planned": 1}
+    assert judge.tally(made, False, {}) == "1 not tested, 3 with too few runs"
+    assert "Not run: 3 claims" in results_page.answers(made.exhibits["x"], None)
 
 
 def test_runs_that_differ_in_another_setting_are_not_pooled(tmp_path) -> None:
