@@ -302,14 +302,21 @@ def has_reached(run: RunRecord) -> bool:
 def differing_lengths(runs: Sequence[RunRecord], apart: Callable[[RunRecord], Hashable]) -> list[str]:
     """Return the keys of `LENGTHS` in which runs differ that `apart` does not tell apart.
 
-    What ended a run at its target or by a rule would have ended it with any other `max_rounds` as well.
+    What ended a run at its target or by a rule would have ended it with any other `max_rounds` as well that is not
+    below its last round, so that such a run differs only from those that had fewer rounds and went on to their end.
     """
-    values: dict[tuple[Hashable, str], set[str]] = {}
+    groups: dict[Hashable, list[RunRecord]] = {}
     for run in runs:
-        ended = has_reached(run) or run.history.stopped is not None
-        for key in run.settings:
-            if is_one_of(key, LENGTHS) and not (ended and key == "max_rounds"):
-                values.setdefault((apart(run), key), set()).add(repr(run.settings[key]))
+        groups.setdefault(apart(run), []).append(run)
+    values: dict[tuple[Hashable, str], set[str]] = {}
+    for group, members in groups.items():
+        ended = [has_reached(run) or run.history.stopped is not None for run in members]
+        whole = [run.config.max_rounds for run, early in zip(members, ended, strict=True) if not early]
+        for run, early in zip(members, ended, strict=True):
+            is_alike = early and run.rounds["round"].max() <= min(whole, default=np.inf)
+            for key in run.settings:
+                if is_one_of(key, LENGTHS) and not (is_alike and key == "max_rounds"):
+                    values.setdefault((group, key), set()).add(repr(run.settings[key]))
     return list(dict.fromkeys(key for (_, key), texts in values.items() if len(texts) > 1))
 
 

@@ -150,6 +150,12 @@ def test_runs_that_differ_in_another_setting_are_never_pooled(other) -> None:
     refused("no contestant has a case and a seed in common with IKC", key, runs=[runs[0], runs[3]], against="ikc")
 
 
+def test_a_run_that_ended_after_the_rounds_of_another_is_not_compared_with_it() -> None:
+    own = [to_target("ikc", 4, seed, "hfel", "max_rounds=9") for seed in (0, 1)]  # in round 2
+    other = [to_target("oort", None, seed, "hfel", "max_rounds=1") for seed in (0, 1)]
+    refused("no contestant has a case and a seed in common with IKC", "max_rounds", runs=[*own, *other], against="ikc")
+
+
 def test_sweeps_are_pooled_where_their_trials_are_alike_and_a_trial_counts_once() -> None:
     first = [accurate(name, seed, 0.5) for name in ("ikc", "oort") for seed in (0, 1)]
     newer = accurate("oort", 1, 0.75)

@@ -242,3 +242,19 @@ def test_what_ended_before_the_sweep_got_more_rounds_is_a_seed_of_those_that_wen
     stopped = "asha after round 3" if ended == "stopped" else None
     early = replace(early, history=replace(early.history, values=values, stopped=stopped))
     assert fabricated.sweep("s", [early, late]).keys == []
+
+
+@pytest.mark.parametrize("ended", ["reached", "stopped"])
+@pytest.mark.parametrize(
+    "others, keys", [([5], ["max_rounds"]), ([7], []), ([9], []), ([9, 4], ["max_rounds"]), ([], [])]
+)
+def test_what_ended_after_the_rounds_of_others_is_no_seed_of_theirs(ended: str, others: list[int], keys) -> None:
+    """Of at most 5 rounds, a run that ended in round 6 would not have ended."""
+    late = fabricated.run({"accuracy": [0.9] * 6}, "seed=0", "max_rounds=9")
+    early = fabricated.run({"accuracy": [0.9] * 2}, "seed=1", "max_rounds=3")
+    values = {metrics.ROUNDS_TO_TARGET: 1.0} if ended == "reached" else {}
+    stopped = "asha" if ended == "stopped" else None
+    runs = [replace(run, history=replace(run.history, values=values, stopped=stopped)) for run in (late, early)]
+    runs += [fabricated.run({"accuracy": [0.5] * most}, f"seed={seed}", f"max_rounds={most}")
+             for seed, most in enumerate(others, 2)]  # fmt: skip
+    assert fabricated.sweep("s", runs).keys == keys
