@@ -24,8 +24,17 @@ import numpy as np
 
 from hflray import metrics, registry
 from hflray.errors import ConfigError
-from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
-from hflray.report.runs import LENGTHS, RunRecord, SweepRecord, has_reached, identifies, is_one_of, with_lengths
+from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each, value_of
+from hflray.report.runs import (
+    LENGTHS,
+    RunRecord,
+    SweepRecord,
+    differing,
+    differing_lengths,
+    has_reached,
+    identifies,
+    is_one_of,
+)  # fmt: skip
 from hflray.support.pairs import LEVEL, Pairs, family_p
 from hflray.support.terminal.tables import TextTable
 
@@ -57,7 +66,8 @@ def fields(runs: Sequence[RunRecord], reference: str = REFERENCE) -> dict[str, d
     alone = {_but_the_assigner(run): run
              for run in sorted(ended, key=lambda run: run.config.assignment.name == "local_search")}  # fmt: skip
     used = [run for run in ended if not _assigns(run) or run is alone[_but_the_assigner(run)]]
-    shared = [key for key in with_lengths(used) if not key.startswith((*PART, ASSIGNER))]
+    fixed = [key for key in differing(used) if not key.startswith((*PART, ASSIGNER))]
+    shared = fixed + differing_lengths(used, lambda run: tuple(repr(value_of(run, key)) for key in fixed))
     options = dict.fromkeys(key for run in used for key in run.settings if key.startswith(OPTIONS))
     names = label_each(used, [NAME, *options])
     contestant = {id(run): name for run, name in zip(used, names, strict=True)}

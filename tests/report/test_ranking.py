@@ -44,6 +44,27 @@ def only(runs: list[RunRecord]) -> dict:
     return contestants
 
 
+@pytest.mark.parametrize(
+    "own, other", [(["max_rounds=9"], ["max_rounds=1"]), (["target_accuracy=0.8"], ["target_accuracy=0.5"])]
+)
+def test_contestants_with_other_targets_or_fewer_rounds_are_not_ranked_beside_each_other(own, other) -> None:
+    """IKC has reached its target in round 2; FedAvg had one round, or another target."""
+    missed = own[0].startswith("max_rounds")
+    runs = [to_target("ikc", 4, seed, "hfel", *own) for seed in SEEDS]
+    runs += [to_target("fedavg", None if missed else 2, seed, "hfel", *other) for seed in SEEDS]
+    assert [list(contestants) for contestants in fields(runs).values()] in (
+        [["IKC"], ["FedAvg"]],
+        [["FedAvg"], ["IKC"]],
+    )
+    assert ranking(sweep("mine", runs)) is None
+
+
+def test_data_sets_may_have_targets_of_their_own() -> None:
+    runs = [to_target(name, 1, 0, "hfel", f"data.name={data}", f"target_accuracy={target}")
+            for name in ("ikc", "oort") for data, target in (("digits", 0.9), ("synthetic", 0.8))]  # fmt: skip
+    assert list(fields(runs)) == ["digits", "synthetic"]
+
+
 def test_ranks_within_a_seed_and_their_mean() -> None:
     runs = [to_target("ikc", 5), to_target("fedavg", None), to_target("vkc", None), to_target("oort", 2),
             to_target("ikc", 5, 1), to_target("fedavg", 3, 1)]  # fmt: skip
