@@ -352,20 +352,20 @@ def ranks(sweep: SweepRecord) -> Figure:
 
 
 def forest(result: Contest) -> Figure:
-    """Draw each contestant beside the reference: a panel per metric, a row per case and contestant.
+    """Draw each contestant beside the reference: a panel per metric and scale, a row per case and contestant.
 
     Ratios stand on a logarithmic axis, with the 95 % interval of their mean. A hollow point is a median, because runs
     missed their target; its line leads to its bounds, and an arrow points to one that is not known.
     """
-    by_metric: dict[str, list[Comparison]] = {}
+    by_axis: dict[tuple[str, str], list[Comparison]] = {}
     for row in result.rows:
-        by_metric.setdefault(row.endpoint.metric, []).append(row)
+        by_axis.setdefault((row.endpoint.metric, row.endpoint.scale), []).append(row)
     places = _numbers(row.name for row in result.rows)
     tints = _numbers(row.contestant for row in result.rows)
-    figure = Figure(figsize=(2.5 + 2.6 * len(by_metric), 1.1 + 0.28 * len(places)), layout="constrained")
-    grid = figure.subplots(1, len(by_metric), squeeze=False, sharey=True)[0]
-    for axes, rows in zip(grid, by_metric.values(), strict=True):
-        ratio = all(row.endpoint.scale == "ratio" for row in rows)
+    figure = Figure(figsize=(2.5 + 2.6 * len(by_axis), 1.1 + 0.28 * len(places)), layout="constrained")
+    grid = figure.subplots(1, len(by_axis), squeeze=False, sharey=True)[0]
+    for axes, ((_, scale), rows) in zip(grid, by_axis.items(), strict=True):
+        ratio = scale == "ratio"
         axes.axvline(1 if ratio else 0, color="0.4", lw=0.8, ls=":")
         for row in rows:
             y, tint = places[row.name], colour(row.contestant, tints[row.contestant])
@@ -380,7 +380,7 @@ def forest(result: Contest) -> Figure:
             low, high = axes.get_xlim()
             if high < 5 * low:  # as few as one of the numbers 1, 2 and 5 may lie between
                 axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        unit = " (points)" if rows[0].endpoint.scale == "points" else ""
+        unit = " (points)" if scale == "points" else ""
         words = f"relative to {rows[0].reference}" if ratio else f"minus that of {rows[0].reference}{unit}"
         lines = (rows[0].endpoint.label, *textwrap.wrap(words, 34))
         axes.set_xlabel("\n".join(map(as_chart_text, lines)), fontsize=8)

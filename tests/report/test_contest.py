@@ -246,6 +246,20 @@ def test_a_figure_has_a_panel_per_metric_and_hollow_medians() -> None:
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Oort"]
 
 
+def test_ratios_and_differences_of_a_metric_have_axes_of_their_own() -> None:
+    """Nothing is wasted by one run of IKC, so that the case of this run has differences."""
+    runs = [fabricated.run({metrics.ROUND_WASTED_J: [0.0 if h == 30 and name == "ikc" and not seed else joules]},
+                           f"scheduling.name={name}", f"seed={seed}", f"scheduling.num_scheduled={h}")
+            for name, joules in (("ikc", 1.0), ("oort", 2.0)) for h in (10, 30) for seed in (0, 1)]  # fmt: skip
+    figure = figures.forest(of(runs, "ikc", metrics.ROUND_WASTED_J))
+    ratio, difference = figure.axes
+    assert [axes.get_xscale() for axes in figure.axes] == ["log", "linear"]
+    assert [axes.get_xlabel().split("\n", 1)[1] for axes in figure.axes] == ["relative to IKC", "minus that of IKC"]
+    assert [list(axes.lines[-1].get_xdata()) for axes in figure.axes] == [[pytest.approx(2.0)], [1.5]]
+    assert [list(axes.lines[-1].get_ydata()) for axes in figure.axes] == [[0], [1]]
+    assert (ratio.lines[0].get_xdata()[0], difference.lines[0].get_xdata()[0]) == (1, 0)
+
+
 def test_names_are_those_of_results_folders_and_exports(results, sweep, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     export(sweep, tmp_path / "kept" / "tiny")
