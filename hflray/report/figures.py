@@ -21,9 +21,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from hflray import metrics, registry
 from hflray.errors import ConfigError, HflrayError
 from hflray.report import series
-from hflray.report.labels import COLOURS, colour, mark_modified
+from hflray.report.labels import COLOURS, colour, group_by, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, is_ranked, mean_ranks
-from hflray.report.runs import RunRecord, SweepRecord, once
+from hflray.report.runs import RunRecord, SweepRecord, once, with_lengths
 from hflray.report.tables import Reading, draws, is_ceiling
 from hflray.support.files import replacing
 from hflray.support.text import as_chart_text, shorten
@@ -281,8 +281,9 @@ def learning(sweep: SweepRecord) -> Figure:
 def readings(sweep: SweepRecord) -> Figure:
     """Draw Figure 5 by the readings of Algorithm 5, with a panel for each scale of the gains and start of the teacher.
 
-    A line is a buffer, a network and a number of draws of a transition. The return is that of the greedy policy on
-    held-out fleets, by updates of the network. A dotted line is the supervised ceiling of a network.
+    A line is a buffer, a network, a number of draws of a transition and what else differs between its runs. The return
+    is that of the greedy policy on held-out fleets, by updates of the network. A dotted line is the supervised ceiling
+    of a network.
     """
     metric = metrics.describe(metrics.ASSIGNER_GREEDY_RETURN)
     _need(sweep, metric.name)
@@ -296,13 +297,20 @@ def readings(sweep: SweepRecord) -> Figure:
         else:
             name = f"buffer of {reading.buffer:,}, {units} units, {draws(run):g} draws"
             groups.setdefault(name, []).append(run)
+    for groups in panels.values():
+        for name, runs in list(groups.items()):
+            if keys := with_lengths(runs):
+                del groups[name]
+                groups |= {", ".join(filter(None, (name, label))): members
+                           for label, members in group_by(runs, keys).items()}  # fmt: skip
     numbers = _numbers(sorted(name for groups in panels.values() for name in groups))
     figure, grid = _panels(list(panels), 2, 3.6, "Updates of the network", metric.printed_axis, share_x=True)
     for axes, (title, groups) in zip(grid, panels.items(), strict=True):
         for name, runs in groups.items():
             number, table = numbers[name], series.mean_curve(runs, metric)
             updates = table.index.to_numpy(dtype=float) * draws(runs[0]) / runs[0].config.learning.train_batch
-            _line(axes, table, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
+            _line(axes, table, COLOURS[number % len(COLOURS)], number, x=updates, label=as_chart_text(name),
+                  lw=1.4)  # fmt: skip
         for run in ceilings.get(title, []):
             units, level = run.config.learning.hidden, run.last(metric.name) * metric.scale
             widest = units == max(other.config.learning.hidden for other in ceilings[title])

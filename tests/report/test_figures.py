@@ -121,6 +121,18 @@ def test_readings_are_drawn_by_updates_beside_the_ceilings_of_their_networks() -
     np.testing.assert_allclose(many.get_xdata(), [3000, 6000])
 
 
+def test_readings_of_other_settings_have_lines_of_their_own() -> None:
+    runs = [run({metrics.ASSIGNER_GREEDY_RETURN: [value] * 2}, f"learning.learning_rate={rate}", f"seed={seed}",
+                steps=[100, 200]) for rate, value in ((0.001, 40.0), (0.1, -20.0)) for seed in (0, 1)]  # fmt: skip
+    lines = figures.readings(fabricated("fig5_readings", runs, "train_assigner")).axes[0].lines
+    values = {line.get_label(): list(line.get_ydata()) for line in lines}
+    (name,) = {label.rpartition(", ")[0] for label in values}
+    rates = ("learning rate 0.001", "learning rate 0.1")
+    assert values == {f"{name}, {rate}": [value] * 2 for rate, value in zip(rates, (40.0, -20.0), strict=True)}
+    (alone,) = figures.readings(fabricated("fig5_readings", runs[:2], "train_assigner")).axes[0].lines
+    assert alone.get_label() == name
+
+
 def test_the_deployments_of_an_assigner_form_one_bar_with_their_spread() -> None:
     names = (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTIVE, metrics.WALL_ASSIGN_S,
              metrics.ASSIGNMENT_GAP)  # fmt: skip
