@@ -255,6 +255,11 @@ def agent_metric(quantity: str, player: str = "") -> str:
     return f"agent/{player or 'held_out'}/{quantity}"
 
 
+def is_timed(name: str) -> bool:
+    """Return whether a metric is measured on the machine that runs, so that values of two machines are not alike."""
+    return name.startswith("wall/") or name == ASSIGNER_STEPS_PER_S
+
+
 def may_be_own(name: str) -> bool:
     """Return whether a metric of the user's own (`target.metric`) may have this name, which no other value has."""
     return name.isidentifier() and name not in METRICS and name not in COLUMNS

@@ -244,6 +244,11 @@ def contest(sweeps: Mapping[str, SweepRecord], against: str | None = None, metri
             f"compare: no contestant has a case and a seed in common with {reference}; the runs differ in "
             f"{', '.join(keys) or 'their seeds'}; compare runs that have the other settings and the seeds in common"
         )
+    timed = dict.fromkeys(row.endpoint.label for row in rows if metrics.is_timed(row.endpoint.metric))
+    machines = sorted({one_line(run.machine) for run in runs})
+    if timed and len(machines) > 1:
+        listing = ", ".join(machines)
+        notes.append(f"{'; '.join(timed)}: measured on {len(machines)} machines, whose speeds differ: {listing}")
     pairs = {str(number): row.pairs for number, row in enumerate(rows)}
     family = sum(least_p(row.pairs.units) < LEVEL for row in rows)
     tested = []

@@ -328,7 +328,7 @@ def _effect(
     unnamed = (_differing(runs) - named).union(*map(_differing, groups))
     if left_open := sorted(key for key in unnamed if key != SEED and not is_one_of(key, free)):
         return Effect(contrast.label, np.empty(0), left_open=left_open)
-    if claim.endpoint.metric == metrics.WALL_ASSIGN_S and len({run.machine for run in runs}) > 1:
+    if metrics.is_timed(claim.endpoint.metric) and len({run.machine for run in runs}) > 1:
         return Effect(contrast.label, np.empty(0))  # seconds of two machines cannot be compared
     if plan.fleets:
         effect = _of_fleets(groups, claim, plan.fleets)

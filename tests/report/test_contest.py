@@ -246,6 +246,20 @@ def test_a_figure_has_a_panel_per_metric_and_hollow_medians() -> None:
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["Oort"]
 
 
+def test_times_that_were_measured_on_two_machines_are_told() -> None:
+    for other, notes in (
+        ("one", []),
+        ("two", ["Training, on this machine: measured on 2 machines, whose speeds differ: one, two"]),
+    ):
+        values = {metrics.WALL_TRAIN_S: [1.0], metrics.ACCURACY: [0.5]}
+        runs = [
+            fabricated.run(values, f"scheduling.name={name}", cpu=cpu)
+            for name, cpu in (("ikc", "one"), ("oort", other))
+        ]
+        assert of(runs, metric=metrics.WALL_TRAIN_S).notes == notes
+        assert of(runs, metric=metrics.ACCURACY).notes == []
+
+
 def test_ratios_and_differences_of_a_metric_have_axes_of_their_own() -> None:
     """Nothing is wasted by one run of IKC, so that the case of this run has differences."""
     runs = [fabricated.run({metrics.ROUND_WASTED_J: [0.0 if h == 30 and name == "ikc" and not seed else joules]},

@@ -442,6 +442,16 @@ def test_fleets_are_the_units_of_a_study_of_assignments(tmp_path) -> None:
     assert one(exhibit(tmp_path, claims, "{fleets: 5}"), runs)["answer"] == ""
 
 
+@pytest.mark.parametrize("metric", [metrics.WALL_TRAIN_S, metrics.WALL_LEARN_S, metrics.ASSIGNER_STEPS_PER_S])
+def test_no_speeds_of_two_machines_are_compared(tmp_path, metric: str) -> None:
+    claims = f"[{{text: a, compare: [[IKC, VKC]], endpoint: {{metric: {metric}, by: mean}}, scale: log, expect: less}}]"
+    shown = exhibit(tmp_path, claims, "{seeds: 2}")
+    for cpu, answer in (("one", "yes"), ("two", "")):
+        runs = [run({metric: [(1.0 + seed / 100) * factor]}, f"scheduling.name={name}", f"seed={seed}", cpu=where)
+                for name, factor, where in (("ikc", 1, "one"), ("vkc", 2, cpu)) for seed in (0, 1)]  # fmt: skip
+        assert one(shown, runs)["answer"] == answer
+
+
 def test_latencies_of_two_machines_are_not_compared(tmp_path) -> None:
     claims = "[{text: a, compare: [[IKC, VKC]], endpoint: {metric: wall/assign_s}, scale: log, expect: less}]"
     shown = exhibit(tmp_path, claims, "{fleets: 2}")
