@@ -201,7 +201,9 @@ def changed_settings(
         # Of two functions with one name, the second would go on under the name of the first.
         renamed = key != "target.metric" or config.target.name != saved.target.name
         free = renamed and any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
-        if new.get(key) == old.get(key) or free:
+        # A null is an option's value, and not its absence, of which the default takes the place.
+        absent = object() if ".options." in key else None
+        if new.get(key, absent) == old.get(key, absent) or free:
             continue
         if key not in may_change:
             raise ConfigError(

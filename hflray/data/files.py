@@ -68,6 +68,12 @@ def load_table(
     for name, column in (("target", target), ("owner", owner)):
         if column is not None:
             _check(table, f"{OPTIONS}.{name}", column)
+    if features is None and table.left_out:
+        name, of_type = next(iter(table.left_out.items()))
+        raise ConfigError(
+            f"{OPTIONS}.features: got null, and column {shorten(name)} holds {of_type}; accepted: numbers; convert it, "
+            "or list the others"
+        )
     chosen = [column for column in table.columns if column not in (target, owner)] if features is None else features
     if isinstance(chosen, str) or not chosen or not all(isinstance(column, str) for column in chosen):
         got = "no column beside target and owner" if features is None else f"got {shorten(features)}"

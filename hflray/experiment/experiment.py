@@ -491,6 +491,8 @@ class Experiment:
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
         for observer in self.observers:
             observer.load_state_dict(state)
+        if (saved.target, saved.target_accuracy) != (self.config.target, self.config.target_accuracy):
+            self.target.reached = {}  # it was another target that was reached
         if self.turns is not None:
             self.under_way = UnderWay.of_state(restored(state["under_way"]))
         if state["scheduler"] is not None:

@@ -168,6 +168,9 @@ def first(values: FloatArray, count: int) -> IntArray:
         return np.asarray(values.argmin(axis=1)[:, None], dtype=np.intp)
     if count < values.shape[1] // 4:
         columns = np.sort(np.argpartition(values, count, axis=1)[:, : count + 1], axis=1)
+        last = np.take_along_axis(values, columns, axis=1).max(axis=1)
+        if ((values <= last[:, None]).sum(axis=1) > count + 1).any():  # a partition takes any of equal values
+            return np.asarray(np.argsort(values, axis=1, kind="stable")[:, :count], dtype=np.intp)
         order = np.argsort(np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")[:, :count]
         return np.asarray(np.take_along_axis(columns, order, axis=1), dtype=np.intp)
     return np.asarray(np.argsort(values, axis=1, kind="stable")[:, :count], dtype=np.intp)

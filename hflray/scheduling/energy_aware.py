@@ -64,5 +64,9 @@ class EnergyAware(Scheduler):
         """Add what each device has spent to its queue, and subtract the budget of every device."""
         if self.budget_j is None:  # nobody has been available yet
             return
-        self.queue_j[record.devices] += record.spent_j()
+        happened = getattr(record, "timeline", None)  # it has devices of earlier plans too; a played round has none
+        if happened is None:
+            self.queue_j[record.devices] += record.spent_j()
+        else:
+            np.add.at(self.queue_j, happened.devices, happened.spent_j)
         self.queue_j = np.maximum(self.queue_j - self.budget_j, 0.0)

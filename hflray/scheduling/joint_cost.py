@@ -83,9 +83,12 @@ class JointCost(QuotaScheduler):
             chosen[must] = stays[must] = chosen[may[: quota - len(must)]] = True
             candidates[must] = candidates[may[:limit]] = True
         self.advance()
+        # Where too few meet the limits, the number is made up by others, which the round's planning drops.
+        missing = min(self.num_scheduled, int(context.available.sum())) - int(quotas.sum())
+        rest = np.flatnonzero(context.available & ~available)[:missing]
         devices = np.flatnonzero(candidates)
         if not len(devices):
-            return devices, devices
+            return rest, best_edges(context)[rest]
         start, up = np.where(chosen, best_edges(context), NOWHERE)[devices], np.array(context.edges_up)
         if is_general(context.fleet, context.work):
             search = GeneralSearch(
@@ -97,7 +100,9 @@ class JointCost(QuotaScheduler):
             problem, _ = round_problem(context.fleet.with_edges_up(up), context.work, devices)
             edge, _ = search_choice(problem, group[devices], stays[devices], start, up, self.coupling)
         scheduled = edge != NOWHERE
-        return devices[scheduled], edge[scheduled]
+        chosen = np.append(devices[scheduled], rest)
+        order = np.argsort(chosen)
+        return chosen[order], np.append(edge[scheduled], best_edges(context)[rest])[order]
 
     def _available_quotas(self, available: BoolArray) -> IntArray:
         """Return the quotas of the round, (K,); what a cluster lacks is spread over the others in turn."""

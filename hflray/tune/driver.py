@@ -319,7 +319,7 @@ def _fit(
             storage_path=base,
             callbacks=[callback],
             verbose=0,
-            stop=(lambda trial_id, result: bound(result["metrics"]) is not None) if file.tune.stop else None,
+            stop=(lambda trial_id, result: bound(result.get("metrics", {})) is not None) if file.tune.stop else None,
             failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
         ),
     )

@@ -178,12 +178,13 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no ty
         super().__init__()
         settings = file.tune.search
         assert settings is not None
-        self._file, self._write, self._mode_worst = file, write, worst(settings.mode)
+        self._file, self._search_settings, self._write, self._mode_worst = file, settings, write, worst(settings.mode)
         self._several = settings.seeds > 1
         first = make_trial(file, first_values(file)).config.seed
         self._seeds = range(first, first + settings.seeds)
         self._settings: dict[str, _Setting] = {}
         self._running: dict[str, tuple[_Setting, int]] = {}
+        self._last: dict[str, float] = {}  # the figures of runs that had begun
         self._exhausted = False
         self._next = 1 + max((trial.number for trial in past), default=-1)
         unended = (trial for trial in past if trial.ending is None or trial.failed)
@@ -226,6 +227,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no ty
         if self._begun:
             begun = self._begun.pop(0)
             self._running[trial_id] = self._setting_of(begun)
+            if begun.rounds:  # a run that was interrupted after its last round reports none again
+                self._last[trial_id] = figure(self._search_settings, begun.rounds[-1].values)
             return parameters(begun.name, begun.values, begun.rounds[-1].number if begun.rounds else 0)
         setting = next((setting for setting in self._settings.values() if setting.due), None) or self._draw()
         if setting is None:
@@ -273,7 +276,8 @@ class SettingSearch(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no ty
         """Note how a run ended. One that failed is a bad one, and its setting gets no further seeds."""
         setting, seed = self._running.pop(trial_id)
         setting.left -= 1
-        self._count(setting, seed, None if error or not result else result.get(RESULT))
+        last = self._last.pop(trial_id, None)
+        self._count(setting, seed, None if error else (result or {}).get(RESULT, last))
         self._settle(setting)
 
     def _count(self, setting: _Setting, seed: int, result: float | None) -> None:

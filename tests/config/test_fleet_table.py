@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -150,6 +152,14 @@ def test_parquet_has_the_same_meaning(tmp_path):
     made = fleet_table({"devices": str(tmp_path / "d.parquet")})
     assert made.device_names == ("a", "b")
     assert made.arrays["position_m"].tolist() == [[1, 3], [2, 4]]
+    known = pa.table({"x_m": [1.0], "y_m": [1.0], "max_cpu_ghz": pa.array([Decimal("0.5")])})
+    parquet.write_table(known, tmp_path / "decimal.parquet")  # its devices had the default of 2 GHz
+    with pytest.raises(ConfigError, match=r"decimal.parquet, column max_cpu_ghz: holds decimal.*; accepted: numbers"):
+        fleet_table({"devices": str(tmp_path / "decimal.parquet")})
+    parquet.write_table(known.rename_columns(["x_m", "y_m", "price"]), tmp_path / "more.parquet")
+    assert fleet_table({"devices": str(tmp_path / "more.parquet")}).notes == (
+        "fleet.options.devices: more.parquet: nothing uses the columns price",
+    )
     parquet.write_table(pa.table({"x_m": [1.0, float("nan")], "y_m": [1.0, 2.0]}), tmp_path / "nan.parquet")
     with pytest.raises(ConfigError, match=r"nan.parquet, row 2, column x_m: got 'nan'"):
         fleet_table({"devices": str(tmp_path / "nan.parquet")})

@@ -81,6 +81,15 @@ def test_nan_in_a_parquet_file_is_an_empty_cell(tmp_path):
         load(str(path))
 
 
+def test_columns_of_a_parquet_file_that_hold_no_numbers_are_not_lost(tmp_path):
+    """The CSV form was refused, and such columns of a Parquet file were left out without a word."""
+    table = pa.table({"v": range(30), "open": [True, False, True] * 10, "label": ["a", "b", "c"] * 10})
+    write_table(table, path := tmp_path / "n.parquet")
+    with pytest.raises(HflrayError, match=r"features: got null, and column 'open' holds bool; accepted: numbers"):
+        load(str(path))
+    assert load(str(path), features=["v"]).x_train.shape[1:] == (1,)
+
+
 def sited(tmp_path, devices, unmatched="error"):
     """Return a configuration of a fleet from a table, whose devices hold the readings of the sites of their names."""
     (tmp_path / "devices.csv").write_text(f"device,x_m,y_m\n{devices}")

@@ -189,9 +189,25 @@ def test_a_run_goes_on_with_the_same_function_only(own) -> None:
     assert [record.metrics()["macro_f1"] for record in later] == whole[1:]
     Experiment(small("max_rounds=3")).load_state_dict(state)  # a target may change, and so may another metric come
     Experiment(small("max_rounds=3", "target.metric=own.py:recall_of_class_1")).load_state_dict(state)
+    reached = Experiment(small("target_accuracy=0.01", "max_rounds=3"))
+    reached.run_round()
+    assert reached.ended_by
+    higher = Experiment(small("target_accuracy=0.99", "max_rounds=3"))
+    higher.load_state_dict(reached.state_dict())  # it ended at once, at a target that was no longer its own
+    assert [record.round for record in higher] == [2, 3]
     own.write_text(OWN.replace("np.mean(scores)", "np.max(scores)"))
     with pytest.raises(ConfigError, match=r"^target.metric: the saved state was made with 'own.py:macro_f1@sha256:"):
         Experiment(config()).load_state_dict(state)
+
+
+def test_a_run_goes_on_with_the_same_option_only_also_where_one_is_null() -> None:
+    """A null was taken for an absent option, and the run went on with the default of 2."""
+    scheduler = "scheduling={name: joint_cost, num_scheduled: 4, options: OPTIONS}"
+    first = Experiment(small_config(scheduler.replace("OPTIONS", "{}"), "max_rounds=2"))
+    first.run_round()
+    other = Experiment(small_config(scheduler.replace("OPTIONS", "{max_wait: null}"), "max_rounds=2"))
+    with pytest.raises(ConfigError, match=r"^scheduling\.options\.max_wait: the saved state was made with "):
+        other.load_state_dict(first.state_dict())
 
 
 def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own) -> None:

@@ -11,6 +11,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, path_gain, sample_fleet
 from hflray.fleet import fleet as fleet_module
 from hflray.fleet import links as link_module
+from hflray.fleet.links import first
 
 
 def draw(seed=0, **settings):
@@ -148,6 +149,14 @@ def test_a_large_fleet_computes_its_links_on_demand():
             assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 5 / np.sqrt(one.size)
     np.testing.assert_array_equal(np.asarray(draw(num_devices=400, num_edges=30, dense=False).gain), gains)
     assert not np.array_equal(np.asarray(draw(1, num_devices=400, num_edges=30, dense=False).gain), gains)
+
+
+def test_of_equal_links_the_lower_edges_come_first() -> None:
+    """Of links that are equal at the cut, any were taken."""
+    values = np.random.default_rng(0).integers(0, 3, (300, 60)).astype(np.float64)
+    for count in (1, 2, 12, 14, 40):
+        expected = np.argsort(values, axis=1, kind="stable")[:, :count]
+        np.testing.assert_array_equal(first(values, count), expected)
 
 
 @pytest.mark.parametrize("dense", [True, False])

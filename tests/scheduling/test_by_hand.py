@@ -103,6 +103,10 @@ def test_a_queue_grows_by_what_is_spent_and_shrinks_by_the_budget() -> None:
     assert scheduler.queue_j.tolist() == [0, 2.5, 0, 0]
     scheduler.observe(toy.record([1], 1.0, 1.0))
     assert scheduler.queue_j.tolist() == [0, 2.0, 0, 0]
+    record = toy.record([1], 1.0, 1.0)  # devices 0 and 2 are under way with older plans, whose joules were lost
+    record.timeline = toy.record([0, 2, 1, 0], 1.0, [3.0, 1.0, 1.0, 2.0]).timeline
+    scheduler.observe(record)
+    assert scheduler.queue_j.tolist() == [3.5, 1.5, 0, 0]
 
 
 def test_each_device_keeps_to_its_budget_in_the_long_run() -> None:

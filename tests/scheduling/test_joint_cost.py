@@ -200,3 +200,7 @@ def test_a_device_that_meets_the_limits_nowhere_is_no_candidate() -> None:
     devices, edges = choose_devices_and_edges(joint(), context)
     assert 1 not in devices.tolist()
     assert len(edges) == 4
+    devices, edges = choose_devices_and_edges(joint(8), context)  # planning drops it; an error ended the run
+    assert (devices.tolist(), len(edges)) == (list(range(8)), 8)
+    nobody = replace(context, work=replace(WORK, limits=LimitsConfig(device_delay_s=1e-9, drop=True)))
+    assert len(choose_devices_and_edges(joint(), nobody)[0]) == 4

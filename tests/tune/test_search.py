@@ -105,6 +105,11 @@ def test_a_resume_suggests_begun_trials_first_with_their_values_and_then_draws_o
     again.on_trial_complete("0", {RESULT: 0.1})
     (complete,) = [trial for trial in again._optuna._ot_study.trials if trial.value == 0.1]
     assert complete.params[weight] == begun[0][VALUES][weight]
+    last = ask(start(file, journal), "0")
+    third = start(file, journal)
+    assert ask(third, "0") == last
+    third.on_trial_complete("0", {"done": True})  # interrupted after its last round, which Tune does not report again
+    assert 0.2 in [trial.value for trial in third._optuna._ot_study.trials]
 
 
 def test_a_failed_trial_is_never_a_good_one(journal) -> None:
