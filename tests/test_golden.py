@@ -28,12 +28,13 @@ LOOSE = {metrics.ASSIGNMENT_GAP: 1e-3, metrics.assigner_ratio("lower_bound"): 1e
 # Until November 2026 the broadcasts of an edge's turns in one round, beside a cloud that does not wait, counted as one.
 # Until December 2026 a device was busy while it received, turns of asynchronous edges told of a device in each round in
 # which a pass went on, later turns listed devices that had vanished, edges that were down shared a region's hop, and
-# scaffold's vector was billed in each upload of an edge to its region.
+# scaffold's vector was billed in each upload of an edge to its region. Under clocks that do not wait, edges that were
+# down counted as idle.
 MENDED = re.compile(
     r"/fedbuff \| broadcast/.*/round/download_bits: "
     r"|/[^/]*(broadcast|unicast|region \| failure)[^/]*/.*(/busy_s/|/battery/|/world\.battery\.)"
     r"|/mixed[^/]*/.*/device_delay_s/"
-    r"|/(fed|mixed)[^/]*/.*/round/vanished: "
+    r"|/(fed|mixed)[^/]*/.*/round/(vanished|edge_idle_s): "
     r"|/region \|[^/]*/.*/bill/edge/\d+/(delay_s|energy_j): "
     r"|/region \| scaffold/.*/(bill/|summary/|table/|schedule/edge_bits|world\.battery\.charge_j)"
 )
