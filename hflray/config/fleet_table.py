@@ -238,8 +238,9 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
         places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
         names = (*KEYS[key], *((PARENT,) if key == "edges" else ()), *places, *COLUMNS[key])
         columns[key], unused = match(table, names, renamed, HINT)
+        meant = {renamed.get(name, name).lower() for name in names}
         for name, kind in table.left_out.items():
-            if name in names or name in renamed.values():
+            if name.lower() in meant:
                 raise ConfigError(
                     f"{table.name}, column {one_line(name)}: holds {one_line(kind)}; accepted: numbers or names; "
                     "convert it"

@@ -86,10 +86,10 @@ class JointCost(QuotaScheduler):
         # Where too few meet the limits, the number is made up by others, which the round's planning drops.
         missing = min(self.num_scheduled, int(context.available.sum())) - int(quotas.sum())
         rest = np.flatnonzero(context.available & ~available)[:missing]
-        devices = np.flatnonzero(candidates)
+        devices, best = np.flatnonzero(candidates), best_edges(context)
         if not len(devices):
-            return rest, best_edges(context)[rest]
-        start, up = np.where(chosen, best_edges(context), NOWHERE)[devices], np.array(context.edges_up)
+            return rest, best[rest]
+        start, up = np.where(chosen, best, NOWHERE)[devices], np.array(context.edges_up)
         if is_general(context.fleet, context.work):
             search = GeneralSearch(
                 context.fleet, context.work, devices, self.coupling, True, group[devices], stays[devices], up
@@ -100,9 +100,9 @@ class JointCost(QuotaScheduler):
             problem, _ = round_problem(context.fleet.with_edges_up(up), context.work, devices)
             edge, _ = search_choice(problem, group[devices], stays[devices], start, up, self.coupling)
         scheduled = edge != NOWHERE
-        chosen = np.append(devices[scheduled], rest)
-        order = np.argsort(chosen)
-        return chosen[order], np.append(edge[scheduled], best_edges(context)[rest])[order]
+        of_round = np.append(devices[scheduled], rest)
+        order = np.argsort(of_round)
+        return of_round[order], np.append(edge[scheduled], best[rest])[order]
 
     def _available_quotas(self, available: BoolArray) -> IntArray:
         """Return the quotas of the round, (K,); what a cluster lacks is spread over the others in turn."""

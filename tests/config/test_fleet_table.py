@@ -156,6 +156,9 @@ def test_parquet_has_the_same_meaning(tmp_path):
     parquet.write_table(known, tmp_path / "decimal.parquet")  # its devices had the default of 2 GHz
     with pytest.raises(ConfigError, match=r"decimal.parquet, column max_cpu_ghz: holds decimal.*; accepted: numbers"):
         fleet_table({"devices": str(tmp_path / "decimal.parquet")})
+    parquet.write_table(known.rename_columns(["x_m", "y_m", "Max_CPU_GHz"]), tmp_path / "upper.parquet")
+    with pytest.raises(ConfigError, match=r"upper.parquet, column Max_CPU_GHz: holds decimal"):
+        fleet_table({"devices": str(tmp_path / "upper.parquet")})
     parquet.write_table(known.rename_columns(["x_m", "y_m", "price"]), tmp_path / "more.parquet")
     assert fleet_table({"devices": str(tmp_path / "more.parquet")}).notes == (
         "fleet.options.devices: more.parquet: nothing uses the columns price",
