@@ -165,7 +165,12 @@ def _run(
 
 @contextmanager
 def _stored(folder: SweepFolder, progress: SweepProgress, resume: bool) -> Iterator[Storage | None]:
-    """Hold the lease on the storage during the block, if there is one, and begin with what the storage has."""
+    """Hold the lease on the storage during the block, if there is one, and begin with what the storage has.
+
+    Raises:
+        ConfigError: another process runs the sweep, the storage cannot be written, the sweep is finished there, or its
+            settings are others there than this machine had.
+    """
     if not folder.storage:
         yield None
         return
@@ -175,10 +180,16 @@ def _stored(folder: SweepFolder, progress: SweepProgress, resume: bool) -> Itera
         storage.claim(progress.line)
     try:
         if resume:
+            known = SweepFolder.load(folder.path).file  # without the rounds that this command adds
             storage.receive(progress.line)
             stored = SweepFolder.load(folder.path)
             if stored.finished and stored.file == folder.file:
                 raise ConfigError(f"--resume {folder.path.name}: that sweep is finished; its rounds are here now")
+            if stored.file != known:
+                raise ConfigError(
+                    f"--resume {folder.path.name}: another machine has changed the settings in the storage, such as "
+                    "max_rounds, and this machine had the old ones; the new ones are here now; give the command again"
+                )
         yield storage
     finally:
         storage.release()

@@ -340,9 +340,10 @@ def check_storage(uri: str) -> None:
 
 
 def fetch(uri: str, results: Path, name: str) -> set[str]:
-    """Write ``sweep.json`` of the sweeps called `name` (or of the folder of that name) unless they are in `results`.
+    """Write ``sweep.json`` of the sweeps called `name` (or of the folder of that name) into `results`.
 
-    Their journals follow when the sweep goes on, see `Storage.receive`.
+    It replaces one that another machine has changed since. Of a sweep that is finished in the storage, one that is in
+    `results` stays until its journals follow, which they do when the sweep goes on (`Storage.receive`).
 
     Returns:
         The tracking URIs that the storage has for these sweeps. The user has named the storage, and so these.
@@ -358,10 +359,13 @@ def fetch(uri: str, results: Path, name: str) -> set[str]:
             raise ConfigError(f"--resume {name}: no such sweep in {uri}; available: {', '.join(folders) or 'none'}")
         for folder in matches:
             content = store.read(f"{folder}/{IN_STORAGE}/{FILE}")
-            if not (results / folder / FILE).exists():
-                _take(results / folder, content)
+            is_finished = False
             with suppress(ValueError, TypeError, KeyError):  # a damaged one is refused when it is taken
-                uris.add(shown_address(json.loads(content)["uri"]))
+                stored = json.loads(content)
+                uris.add(shown_address(stored["uri"]))
+                is_finished = stored["finished"]
+            if not (is_finished and (results / folder / FILE).exists()):
+                _take(results / folder, content)
     except OSError as error:
         raise ConfigError(f"--storage: '{uri}' cannot be read ({short(error)})") from error
     return uris

@@ -10,6 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +23,11 @@ from hflray.support.checksum import to_line
 from hflray.support.store import Store
 from hflray.sweep import SweepFile
 from hflray.sweep.results import FILE, SweepFolder, new_folder
-from hflray.tracking import Journal
+from hflray.tracking import Journal, default_uri
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import storage as module
+from hflray.tune.cli import saved
+from hflray.tune.driver import _stored
 from hflray.tune.storage import LeaseLostError, Storage, check_storage, fetch
 from tests.cluster import test_storage as cluster
 from tests.conftest import cases
@@ -376,6 +380,41 @@ def test_the_error_for_an_unknown_sweep_lists_the_available_ones(tmp_path, folde
     storage.save((folder.path / FILE).read_bytes())
     with pytest.raises(ConfigError, match=rf"--resume t: no such sweep in .*; available: {folder.path.name}"):
         fetch(folder.storage, tmp_path / "second", "t")
+
+
+def test_a_machine_takes_the_rounds_that_another_one_has_added(tmp_path, folder, opened) -> None:
+    """Also where it had the sweep before, and where its own ``sweep.json`` says that the sweep is finished."""
+    folder.uri, folder.finished = default_uri(folder.path.parent), True
+    folder.save()
+    longer = replace(folder, file=folder.file.model_copy(update={"experiment": {"max_rounds": 9}}), finished=False)
+    storage, _ = opened()
+    start(storage)
+    storage.save(longer.content())
+    storage.release()
+    going_on = saved("s", folder.path.parent, storage=folder.storage)
+    assert going_on.file == longer.file
+    assert not going_on.finished
+    with pytest.raises(ConfigError, match=r"accepted: max_rounds alone, a number above 9"):
+        saved("s", folder.path.parent, storage=folder.storage, overrides=["max_rounds=8"])
+
+
+def test_settings_that_changed_since_the_command_read_them_are_refused(folder, opened, monkeypatch) -> None:
+    """Rounds that another machine has added are not lost to a machine that does not know of them."""
+    monkeypatch.setattr(module, "LEASE_S", LEASE_S)
+    longer = replace(folder, file=folder.file.model_copy(update={"experiment": {"max_rounds": 9}}))
+    storage, _ = opened()
+    start(storage)
+    storage.save(longer.content())
+    storage.release()
+    say = SimpleNamespace(phase=lambda _: nullcontext(), line=str)
+    added = replace(folder, file=folder.file.model_copy(update={"experiment": {"max_rounds": 7}}))
+    for mine in (folder, added):
+        folder.save()
+        with pytest.raises(ConfigError, match="the new ones are here now; give the command again"), _stored(mine, say, True):
+            pass
+        assert SweepFolder.load(folder.path).file == longer.file
+    with _stored(longer, say, True) as again:
+        assert again is not None
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path) -> None:
