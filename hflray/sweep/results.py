@@ -71,6 +71,7 @@ class SweepFolder:
         sources: the texts behind the sweep's references, which run only after `admit`.
         inputs: the files of data that its configurations name.
         started_ms: when the sweep began, ms since 1970; 0 if an older hflray made the folder.
+        by_loop: whether a loop in Python makes the rounds (`hflray.sweep.loop.keep`), which may have changed anything.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class SweepFolder:
     sources: tuple[Source, ...] = ()
     inputs: tuple[pinned.Input, ...] = ()
     started_ms: int = 0
+    by_loop: bool = False
 
     @property
     def resume_command(self) -> str:
@@ -104,6 +106,8 @@ class SweepFolder:
         }  # fmt: skip
         if self.started_ms:
             content["started_ms"] = self.started_ms
+        if self.by_loop:
+            content["by_loop"] = True
         if self.sources:
             content["references"] = references.to_json(self.sources)
         if self.inputs:
@@ -185,6 +189,7 @@ class SweepFolder:
                 path, validate_stored(SweepFile, content.file, path / FILE), shown_address(content.uri),
                 content.experiment, content.finished, content.storage, sinks,
                 references.from_json(content.references), pinned.from_json(content.inputs), content.started_ms,
+                content.by_loop,
             )  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error

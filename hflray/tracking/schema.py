@@ -41,6 +41,7 @@ class SweepContent(TrackedContent):
     storage: str | None = None
     inputs: list[dict[str, str]] = []
     started_ms: Count = 0
+    by_loop: bool = False
 
 
 class RunContent(BaseModel):

@@ -175,7 +175,8 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
             self._progress.line(f"{name}: {result['note']}")
         outcome.by_itself = bool(result.get("last"))
         if outcome.round is not None and index <= outcome.round:
-            return  # a trial that continues from its checkpoint repeats a round, bit for bit
+            self._compare_repeated(name, index, result.get("model_hash"))
+            return
         outcome.add(index, values)
         outcome.changes = result.get("changes", outcome.changes)
         if result.get("devices") and self._folder.storage:
@@ -184,6 +185,16 @@ class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no ty
         self._tracker.round(name, index, values, *details)
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
         self._progress.round(name, name, done, total, text, unit)
+
+    def _compare_repeated(self, name: str, round: int, model_hash: str | None) -> None:
+        """Say if a round that is made again, after the last checkpoint, gives another model than the journal has."""
+        entries = self._tracker.journal.entries(name)
+        before = [entry.get("model_hash") for entry in entries if entry.get("round") == round]
+        if model_hash and before and before[-1] not in (None, model_hash):
+            self._progress.line(
+                f"{name}: round {round} was made again and gives another model than before, which another CPU or "
+                "library can do; the run's later rounds go on from the new one; --fresh begins anew"
+            )
 
     @_ends_the_sweep
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

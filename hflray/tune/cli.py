@@ -301,6 +301,9 @@ def saved(
     """Return the sweep of ``--resume``, also one that only the storage has, with more rounds if `overrides` say so.
 
     The storage's user has named what the storage says of the sweep, such as where it is logged.
+
+    Raises:
+        ConfigError: there is no such sweep, it is finished or a loop's, or nobody but its folder names an address.
     """
     from hflray.sweep import prolong
     from hflray.sweep.results import find, locate
@@ -308,6 +311,11 @@ def saved(
 
     stored = fetch(storage, results, name) if storage is not None else set()
     folder = locate(results, name) if overrides else find(results, name)
+    if folder.by_loop:
+        raise ConfigError(
+            f"--resume {name}: a loop in Python has made its rounds (hflray.keep), and only the loop knows what it has "
+            "changed in the experiment; run the loop again with more rounds"
+        )
     if tracking_uri is None and folder.uri in stored and not folder.uri.startswith("sqlite"):
         tracking_uri = folder.uri
     _contact(folder, tracking_uri, storage)

@@ -14,6 +14,7 @@ from hflray.command import export
 from hflray.experiment.scenario import Scenario
 from hflray.report.detail import explain
 from hflray.support.terminal.app import exit_code
+from hflray.tune.cli import saved
 
 TINY = [
     "fleet.num_devices=6", "fleet.num_edges=2", "scheduling.name=fedavg", "scheduling.num_scheduled=3",
@@ -78,3 +79,13 @@ def test_a_scenario_of_the_callers_own_keeps_no_schedules_and_an_error_is_kept(t
             list(hflray.keep(experiment, "failed", tmp_path))
     with pytest.raises(hflray.ConfigError, match="no run of it has a round yet"):
         hflray.read("failed", tmp_path)
+
+
+def test_no_resume_appends_rounds_to_those_of_a_loop(tmp_path: Path) -> None:
+    """It would make them of the scenario of the configuration, which need not be the loop's."""
+    config = hflray.load_config(None, TINY)
+    with hflray.Experiment(config, Scenario.build(hflray.load_config(None, [*TINY, "seed=7"]))) as experiment:
+        for _ in hflray.keep(experiment, "mine", tmp_path):
+            pass
+    with pytest.raises(hflray.ConfigError, match=r"--resume mine: a loop in Python has made its rounds"):
+        saved("mine", tmp_path, overrides=["max_rounds=9"])

@@ -188,6 +188,14 @@ def test_a_run_that_ends_itself_is_not_said_to_be_stopped_by_a_rule() -> None:
     assert module.stopped_by(file, trial, outcome) is None
 
 
+def test_a_round_that_is_made_again_with_another_model_is_told(told) -> None:
+    callback, screen, trial = told
+    for model in ("a" * 64, "a" * 64, "b" * 64):
+        callback.on_trial_result(0, [trial], trial=trial, result=RESULT | {"model_hash": model})
+        assert len(screen.lines) == (model[0] == "b")
+    assert "round 1 was made again and gives another model than before" in screen.lines[0]
+
+
 def test_what_a_member_of_a_population_changed_is_a_tag_of_its_run(told) -> None:
     callback, _, trial = told
     change = {"after_round": 1, "changed": {"training.batch_size": [8, 16]}, "from": "b"}
