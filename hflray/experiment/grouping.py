@@ -54,6 +54,9 @@ def group_devices(
         auxiliary: the model to train, as in ``scheduling.auxiliary``. ``global`` also has the global model's initial
             weights (Algorithm 3, line 2).
         train_each: trains the model, see `TrainEach`.
+
+    Raises:
+        ConfigError: see `clustering_cost`, before anything is trained.
     """
     dataset = scenario.dataset
     learned = Problem.of(dataset, config)
@@ -64,13 +67,6 @@ def group_devices(
     else:
         vector = initial_vector(problem, config.seed, "mini-model")
         bits = float(BITS_PER_PARAMETER * len(vector))
-    inputs = None
-    if problem.input_shape != learned.input_shape:
-        inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
-    trained = train_each(problem, scenario.device_data(inputs), vector)
-    count = config.scheduling.num_clusters or dataset.num_strata
-    clusters = cluster_devices(trained, count, config.seed)
-    truth = majority_classes(scenario.parts, dataset.strata, dataset.num_strata)
     bill = config.scheduling.clustering_bill
     cost = clustering_cost(
         scenario.fleet,
@@ -82,6 +78,13 @@ def group_devices(
         max_cpu=bill.cpu == "max",
         steps=work.steps,
     )
+    inputs = None
+    if problem.input_shape != learned.input_shape:
+        inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
+    trained = train_each(problem, scenario.device_data(inputs), vector)
+    count = config.scheduling.num_clusters or dataset.num_strata
+    clusters = cluster_devices(trained, count, config.seed)
+    truth = majority_classes(scenario.parts, dataset.strata, dataset.num_strata)
     ari = adjusted_rand_index(clusters, truth)
     return Grouping(clusters, {"ari": ari, "delay_s": cost.delay_s, "energy_j": cost.energy_j})
 

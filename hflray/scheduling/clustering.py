@@ -113,12 +113,19 @@ def clustering_cost(
         steps: see `Workload`.
 
     Raises:
-        ConfigError: a size or count is not above 0.
+        ConfigError: a size or count is not above 0, or more devices are nearest to an edge than it has blocks.
         InfeasibleError: raised by `allocate`.
     """
     work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False, steps=steps)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
     edges = fleet.nearest_edges(devices)[:, 0]
+    blocks, most = fleet.access.blocks, int(np.bincount(edges).max())
+    if blocks is not None and most > blocks:
+        raise ConfigError(
+            f"cost.access.options.blocks: got {blocks}, and the scheduler's clustering is billed for all "
+            f"{fleet.num_devices} devices at their nearest edges, of which one has {most}; accepted: {most} or more; "
+            "raise it, or take a scheduler that clusters nothing, such as fedavg"
+        )
     allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
         allocation = replace(allocation, cpu_hz=fleet.compute.most(fleet.computers(devices)))

@@ -23,8 +23,8 @@ def keep(experiment: Experiment, name: str, results: str | Path = "hflray_result
     ``hflray report NAME``, ``hflray export NAME`` and `hflray.read` find the sweep then, and so do the trackers of
     ``tracking.sinks``. A round is kept before it is yielded, so that a loop that ends early loses none; its run is one
     that was stopped. ``hflray tune --resume`` refuses the sweep, because it knows the configuration alone and not what
-    the loop has given to the experiment or changed in it. With a scenario of the caller's own, devices and schedules are not kept, because no reader could
-    draw its fleet again.
+    the loop has given to the experiment or changed in it. With a scenario of the caller's own, devices and schedules
+    are not kept, because no reader could draw its fleet again.
 
     Args:
         experiment: the experiment; the caller closes it.

@@ -106,6 +106,15 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = (), bare: boo
     return file.model_copy(update={"labels": settled(file.labels, texts | texts_in(tree))})
 
 
+def check_samples(file: SweepFile) -> None:
+    """Raise ConfigError if ``tune.samples`` of a sweep that begins has no effect."""
+    if file.tune.samples > 1 and not file.tune.compares and not any(axis.drawn for axis in file.sweep.values()):
+        raise ConfigError(
+            f"tune.samples: got {file.tune.samples} with no axis that is drawn (uniform, loguniform, randint, choice), "
+            "so that it has no effect; accepted: 1; leave it out, or repeat trials with an axis of seeds"
+        )
+
+
 def prolong(file: SweepFile, overrides: Sequence[str]) -> SweepFile:
     """Return a saved sweep file with more rounds, as ``--resume NAME --set max_rounds=N`` asks for.
 

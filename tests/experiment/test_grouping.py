@@ -11,13 +11,25 @@ from hypothesis import strategies as st
 
 from hflray.cost import Workload
 from hflray.data.partition import majority_classes
+from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.grouping import adjusted_rand_index, group_devices
 from hflray.models.paper import init_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
-from tests.conftest import small_config
+from tests.conftest import refusal, small_config
 from tests.models.samples import build_model
+
+
+def test_more_devices_at_an_edge_than_blocks_are_refused_before_they_train() -> None:
+    config = small_config("cost.access.name=ofdma", "cost.access.options.blocks=4", "scheduling.num_scheduled=4")
+    with Experiment(config) as experiment:
+        most = np.bincount(experiment.scenario.fleet.nearest_edges(np.arange(config.fleet.num_devices))[:, 0]).max()
+        assert most > 4
+        with refusal(ConfigError, "blocks: got 4", "the scheduler's clustering", f"accepted: {most} or more", "fedavg"):
+            group_devices(config, experiment.scenario, experiment.work, "mini", pytest.fail)
+    with Experiment(small_config("cost.access.name=ofdma", f"cost.access.options.blocks={most}")) as experiment:
+        assert experiment.cluster().shape == (config.fleet.num_devices,)
 
 
 @pytest.mark.parametrize("auxiliary, shape", [("mini", (1, 10, 10)), ("global", None)])

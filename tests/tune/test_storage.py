@@ -410,7 +410,10 @@ def test_settings_that_changed_since_the_command_read_them_are_refused(folder, o
     added = replace(folder, file=folder.file.model_copy(update={"experiment": {"max_rounds": 7}}))
     for mine in (folder, added):
         folder.save()
-        with pytest.raises(ConfigError, match="the new ones are here now; give the command again"), _stored(mine, say, True):
+        with (
+            pytest.raises(ConfigError, match="the new ones are here now; give the command again"),
+            _stored(mine, say, True),
+        ):
             pass
         assert SweepFolder.load(folder.path).file == longer.file
     with _stored(longer, say, True) as again:

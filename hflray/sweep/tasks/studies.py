@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hflray import metrics
-from hflray.config import ExperimentConfig
+from hflray.config import ExperimentConfig, SchedulingConfig
 from hflray.errors import ConfigError
 from hflray.support.contract import is_ours
-from hflray.support.references import short
+from hflray.support.references import short, spoken
 from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, TrialProgress
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class AssignmentTask(Task):
         from hflray.experiment.study import Instance, refuse_other_uploads
 
         refuse_other_uploads(config, "the task assignment")
+        for name in ("world", "clock"):
+            if (section := getattr(config, name)) != type(section)():
+                raise ConfigError(
+                    f"{name}: got settings for the task assignment, which bills single rounds in which nothing changes "
+                    "and all wait for each other; accepted: the defaults; leave it out"
+                )
+        if config.scheduling.name not in (SchedulingConfig().name, "fedavg"):
+            raise ConfigError(
+                f"scheduling.name: got {spoken(config.scheduling.name)} for the task assignment, which draws the "
+                "devices of each fleet uniformly; accepted: fedavg; leave it out"
+            )
         if config.allocation.limits.drop:
             raise ConfigError(
                 "allocation.limits.drop: got true for the task assignment, which bills all devices of a fleet; "

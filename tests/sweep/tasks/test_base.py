@@ -16,7 +16,7 @@ from hflray.sweep.tasks import DEFAULT, TASKS, Job, Result, Task, find_task, tas
 from hflray.sweep.tasks.base import ONE_BY_ONE, Results
 from hflray.sweep.tasks.studies import AssignmentTask, ClusteringTask, assigner_label
 from hflray.sweep.trials import run_name
-from tests.conftest import cases, small_config
+from tests.conftest import cases, refusal, small_config
 
 
 def test_find_task_returns_every_task_by_its_name() -> None:
@@ -104,6 +104,25 @@ def test_it_bills_the_named_data_set_and_checks_the_assigner() -> None:
         TASK.complete(load_config(None, ["data.name=synthetic"]))
     with pytest.raises(ConfigError, match="speed"):
         TASK.check(load_config(None, ["assignment.options={speed: 9}"]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ("world.fading.name=rayleigh", "world: got settings for the task assignment"),
+        ("clock.cloud=asynchronous", "clock: got settings for the task assignment"),
+        ("clock.edge={deadline_s: 3}", "clock: got settings for the task assignment"),
+        ("scheduling.name=energy_aware", "scheduling.name: got energy_aware for the task assignment"),
+        (
+            "allocation.limits={drop: true, device_delay_s: 9}",
+            "allocation.limits.drop: got true for the task assignment",
+        ),
+    ],
+)
+def test_what_changes_a_round_but_not_the_study_is_refused(setting: str, refused: str) -> None:
+    with refusal(ConfigError, refused, "accepted", "leave it out"):
+        TASK.check(load_config(None, [setting]))
+    TASK.check(load_config(None, ["scheduling.name=fedavg"]))
 
 
 @pytest.mark.parametrize("settings, label", cases("sweep/labels"))
