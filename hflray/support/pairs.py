@@ -89,11 +89,16 @@ class Pairs:
         other: Sequence[float] | FloatArray,
         other_reached: Sequence[bool] | FloatArray,
     ) -> Pairs:
-        """Return the comparison of what was spent up to the target, or up to the end where it was missed, (units,)."""
+        """Return the comparison of what was spent up to the target, or up to the end where it was missed, (units,).
+
+        Nothing is known of a unit of which a value is NaN. Two that spent nothing tie.
+        """
+        ours, theirs = np.asarray(contestant, dtype=float), np.asarray(other, dtype=float)
         with np.errstate(invalid="ignore", divide="ignore"):
-            steps = np.nan_to_num(np.log(np.asarray(contestant, dtype=float) / np.asarray(other, dtype=float)), nan=0.0)
-        low = np.where(np.asarray(other_reached, dtype=bool), steps, -np.inf)
-        return cls(low, np.where(np.asarray(own_reached, dtype=bool), steps, np.inf))
+            steps = np.nan_to_num(np.log(ours / theirs), nan=0.0, posinf=FAR, neginf=-FAR)
+        known = ~(np.isnan(ours) | np.isnan(theirs))
+        low = np.where(known & np.asarray(other_reached, dtype=bool), steps, -np.inf)
+        return cls(low, np.where(known & np.asarray(own_reached, dtype=bool), steps, np.inf))
 
     @classmethod
     def exact(cls, steps: Sequence[float] | FloatArray) -> Pairs:

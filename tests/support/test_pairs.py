@@ -98,3 +98,11 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert (mean, half) == (2, pytest.approx(4.302653 / np.sqrt(3), rel=1e-6))
     assert mean_interval([3.0])[0] == 3
     assert np.isnan([mean_interval([3.0])[1], *mean_interval([])]).all()
+
+
+def test_a_value_that_is_missing_is_no_tie() -> None:
+    pairs = Pairs.censored([np.nan, 0.0, 5.0, 5.0], [1] * 4, [2.0, 0.0, 0.0, np.nan], [1] * 4)
+    assert pairs.uncertain == 2
+    assert pairs.steps[:2].tolist() == [0.0, 0.0]
+    assert np.isfinite(pairs.low[1:3]).all()
+    assert pairs.low[2] > 100
