@@ -84,12 +84,6 @@ def read_log(path: Path, renamed: Mapping[str, str]) -> Log:
     columns, unused = match(table, (*NEEDED, *OPTIONAL), renamed, HINT)
     for name in (*renamed, *NEEDED):
         if name not in columns:
-            header = renamed.get(name, name)
-            if header in table.left_out:
-                raise ConfigError(
-                    f"{table.name}, column {one_line(header)}: holds {one_line(table.left_out[header])}; accepted: "
-                    f"{'texts or numbers' if name == 'device' else 'numbers'}; convert the column"
-                )
             raise ConfigError(
                 f"{table.name}, row 1: has no column {one_line(renamed.get(name, name))}; accepted: "
                 f"{', '.join(NEEDED)}; add it{HINT}"

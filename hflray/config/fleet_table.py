@@ -238,14 +238,6 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
         places = () if key == "links" else (*PLACES["metres"], *PLACES["degrees"])
         names = (*KEYS[key], *((PARENT,) if key == "edges" else ()), *places, *COLUMNS[key])
         columns[key], unused = match(table, names, renamed, HINT)
-        meant = {renamed.get(name, name).lower() for name in names}
-        for name, kind in table.left_out.items():
-            if name.lower() in meant:
-                raise ConfigError(
-                    f"{table.name}, column {one_line(name)}: holds {one_line(kind)}; accepted: numbers or names; "
-                    "convert it"
-                )
-        unused = [*unused, *table.left_out]
         if not columns[key]:
             raise ConfigError(
                 f"{table.name}, row 1: none of the columns {', '.join(map(one_line, unused[:4]))} means anything; "

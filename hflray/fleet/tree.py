@@ -16,7 +16,7 @@ from hflray.fleet.links import path_gain
 from hflray.seeding import stream
 from hflray.support import pinned
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
-from hflray.support.tables import read_table
+from hflray.support.tables import match, read_table
 
 ROW_TOLERANCE = 1e-9  # of the sums of a row and of a column of W
 
@@ -277,16 +277,17 @@ def _links(path: str, setting: str, count: int, names: Sequence[str] | None) -> 
     """Return edge, neighbour and weight of each row of a file; without the column, a weight is NaN.
 
     Raises:
-        ConfigError: it cannot be read, or names an edge that does not exist.
+        ConfigError: it cannot be read, names an edge that does not exist, or a column is misspelt.
     """
     file, content = pinned.content_of(path if pinned.is_pinned(path) else pinned.pin(path))
     table = read_table(f"tree.gossip.{setting}: {file}", file, content)
+    columns, _ = match(table, ("edge", "neighbour", "weight"), {})
     ends: list[list[int]] = []
     for name in ("edge", "neighbour"):
-        if name not in table.columns:
+        if name not in columns:
             raise ConfigError(f"{table.name}: lacks the column {name}; accepted: edge,neighbour,weight; add it")
-        ends.append(table.members(name, "edge", names, count).tolist())
-    weight = table.numbers("weight") if "weight" in table.columns else np.full(len(table), np.nan)
+        ends.append(table.members(columns[name], "edge", names, count).tolist())
+    weight = table.numbers(columns["weight"]) if "weight" in columns else np.full(len(table), np.nan)
     return list(zip(ends[0], ends[1], weight.tolist(), strict=True))
 
 

@@ -303,8 +303,16 @@ def match(
         hint: how to rename a column, which ends the message.
 
     Raises:
-        ConfigError: a column that is not known resembles one that is, and that the table lacks.
+        ConfigError: a known column of a Parquet file holds neither numbers nor names, or a column that is not known
+            resembles one that is, and that the table lacks.
     """
+    meant = {renamed.get(name, name).lower() for name in names}
+    for column, kind in table.left_out.items():
+        if column.lower() in meant:
+            raise ConfigError(
+                f"{table.name}, column {one_line(column)}: holds {one_line(kind)}; accepted: numbers or names; convert "
+                "the column"
+            )
     by_lower = {column.lower(): column for column in table.columns}
     by_name = {
         name: by_lower[renamed.get(name, name).lower()] for name in names if renamed.get(name, name).lower() in by_lower
@@ -316,4 +324,4 @@ def match(
             raise ConfigError(
                 f"{table.name}, column {one_line(column)}: unknown; did you mean '{alike[0]}'? correct the name{hint}"
             )
-    return by_name, unused
+    return by_name, [*unused, *table.left_out]

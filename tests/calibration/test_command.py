@@ -208,7 +208,7 @@ def test_unusual_logs_get_notes_and_an_answer(tmp_path, capsys) -> None:
         frame.assign(**{column: values}).to_parquet(tmp_path / "typed.parquet")
         code, _, (line,) = call(capsys, tmp_path / "typed.parquet", "-o", tmp_path / "typed")
         assert code == 2
-        assert says(line, f"column {column}: holds ", "accepted: numbers; convert the column")
+        assert says(line, f"column {column}: holds ", "accepted: numbers or names; convert the column")
     partly = frame.assign(train_j=frame["train_s"], send_j=frame["send_s"])
     partly.loc[partly["device"] == 2, ["train_s", "send_s", "train_j", "send_j"]] = np.nan
     _answered(put(partly, tmp_path), tmp_path / "partly", capsys, "1 of 5 devices has no train_s", "no send_j")
