@@ -95,8 +95,8 @@ class TrainingConfig(Section):
     """floating buffers of the network, such as BatchNorm's statistics; average: they are sent and averaged like
     weights; local: normalisation layers use the statistics of the batch at hand and keep none"""
     precision: Literal["float32", "bf16", "tf32"] = "float32"
-    """arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: products with ten bits
-    of mantissa, on GPUs only"""
+    """arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32, which is faster on some CPUs
+    and slower on others (--dry-run measures); tf32: products with ten bits of mantissa, on GPUs only"""
     kernel: Literal["auto", "eager", "channels_last", "fused", "fused_bf16", "layers", "batched"] = "auto"
     """how a gradient step is computed; it changes low bits, so all backends share it. auto: fused or fused_bf16 for the
     networks that it knows, layers for gru and resnet8 and in rounds of 100,000 sample passes for every network with
