@@ -8,7 +8,7 @@ and 1.
 
 CS-UCB is for balanced data of one distribution and devices that always answer. For others the authors give CS-UCB-Q
 (``variant: cs_ucb_q``), in which each device n is to train in a share c_n of the rounds. Its virtual queue is
-``Q_n ← max(Q_n + c_n - b_n, 0)`` after a round, with b_n = 1 if it took part, and c_n before the first round. A round
+``Q_n ← max(Q_n + c_n - b_n, 0)`` after a round, with b_n = 1 if it was scheduled, and c_n before the first round. A round
 takes the available devices of the largest ``(1 - β) · min(1, bound) + β · Q_n``, where the bound of an untried device
 is 1.
 
@@ -66,7 +66,7 @@ class UCB(Scheduler):
         candidates = np.flatnonzero(context.available)
         times, total_s = self.times[candidates], self.total_delay_s[candidates]
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = 1.0 - total_s / times / self.slowest_s
+            mean = np.nan_to_num(1.0 - total_s / times / self.slowest_s, nan=0.0)
             bound = mean + np.sqrt(self.exploration * np.log(context.round) / times)
         scores = np.where(times == 0, np.inf, bound)
         if self.has_queues:
@@ -80,15 +80,19 @@ class UCB(Scheduler):
     def observe(self, record: Any) -> None:
         """Add the delays of the round as they happened, of several turns of a device the mean.
 
-        A device of which none is known is not credited. What asynchronous edges scheduled before may end in this round.
+        A device that vanished, or whose edge failed, so that it has no delay, has the reward 0 for this time. One that
+        is under way is credited later: what asynchronous edges scheduled before may end in this round.
         """
         happened = record.timeline
         has_delay = np.isfinite(happened.device_delay_s)
         devices, place = np.unique(happened.devices[has_delay], return_inverse=True)
         delay_s = np.bincount(place, happened.device_delay_s[has_delay]) / np.bincount(place)
+        self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
+        is_over = happened.vanished | (happened.turn is None)  # else it may be under way
+        lost = np.setdiff1d(happened.devices[~has_delay & is_over], devices)
+        devices, delay_s = np.append(devices, lost), np.append(delay_s, np.full(len(lost), self.slowest_s))
         self.times[devices] += 1
         self.total_delay_s[devices] += delay_s
-        self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
         if self.has_queues:
             took_part = np.bincount(devices, minlength=self.num_devices)
             self.queue = np.maximum(self.queue + self.share - took_part, 0.0)

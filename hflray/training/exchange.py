@@ -64,6 +64,8 @@ class Share(NamedTuple):
         devices: the devices.
         scales: the factor of each device's update; empty: all are 1.
         mean_rate, last: see `hflray.training.rules.Received`.
+        entered: for a device whose last update entered another version than the share's, that version's place among
+            those that come with the task, and its mean rate; -1 and 0: it entered none.
     """
 
     frame: Frame
@@ -71,6 +73,7 @@ class Share(NamedTuple):
     scales: tuple[float, ...] = ()
     mean_rate: float = 0.0
     last: bool = True
+    entered: Mapping[int, tuple[int, float]] = {}
 
 
 class EdgeTask(NamedTuple):
@@ -78,7 +81,8 @@ class EdgeTask(NamedTuple):
 
     Attributes:
         round, edge_iteration: the position in the training; both select the order of mini-batches.
-        shares: what is trained for each edge, in the order of the versions that come with the task.
+        shares: what is trained for each edge, in the order of the versions that come with the task; those behind them
+            are of earlier edge iterations (`Share.entered`).
         extra_bits: the binary places of the sums of a rule's vectors.
         first: the number of the first edge iteration of the round, or of a turn where the cloud is asynchronous.
     """

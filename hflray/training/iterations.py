@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,7 @@ class Iterations:
 
     Attributes:
         plans: which host trains what in each edge iteration.
+        versions: what a program calls the version of an edge after an edge iteration, which it fills in.
         last: the last edge iteration in which an edge has devices, by edge; an edge without any is not among them.
         count: Q.
         extra_bits: the binary places of the sums of a rule's vectors.
@@ -101,7 +102,7 @@ class Iterations:
         self._deviation = 0.0 if setting.method.privacy is None else setting.method.privacy.deviation
         load, weight = setting.samples[schedule.devices], setting.weights[schedule.devices]
         host = balance(load, hosts) if host is None else host
-        self.plans = deal(schedule, participates, weight, host, hosts)
+        self.plans, self.versions = deal(schedule, participates, weight, host, hosts), dict[tuple[int, int], Any]()
         self.fraction_bits = fraction_bits(int(weight.sum()))
         last = {edge: q for q, plan in enumerate(self.plans) for edge in plan.edge_weights}
         self.last = {edge: last[edge] for edge in sorted(last)}
@@ -109,14 +110,37 @@ class Iterations:
 
     def task(self, q: int, share: Mapping[int, tuple[int, ...]]) -> EdgeTask:
         """Return the task of a host in an edge iteration, for its devices by edge."""
-        shares = []
+        shares, earlier = [], self.earlier(q, share)
         for edge, devices in share.items():
             by_device = self._scales(q, edge)
             scales = tuple(by_device[0][device] for device in devices) if by_device is not None else ()
             rate = self._mean_rate(q - 1, edge) if self._parts.remembers and q else 0.0
             is_last = q == (self.count - 1 if self._ends is None else int(self._ends[edge]))
-            shares.append(Share(self.edge_frame(q, edge), devices, scales, rate, is_last))
+            entered = {
+                device: (len(share) + earlier.index((edge, p)), self._mean_rate(p, edge))
+                if (edge, p) in earlier else (-1, 0.0)
+                for device, p in self._returning(q, edge, devices).items()
+            }  # fmt: skip
+            shares.append(Share(self.edge_frame(q, edge), devices, scales, rate, is_last, entered))
         return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits, self._first)
+
+    def earlier(self, q: int, share: Mapping[int, tuple[int, ...]]) -> list[tuple[int, int]]:
+        """Return which edges' versions after which earlier edge iterations a host's devices need besides the newest."""
+        needed = {(edge, p) for edge, devices in share.items() for p in self._returning(q, edge, devices).values()}
+        return sorted((edge, p) for edge, p in needed if self._combines(p, edge))
+
+    def _returning(self, q: int, edge: int, devices: Sequence[int]) -> dict[int, int]:
+        """Return the last edge iteration before `q` of the devices of which the newest version does not tell anything.
+
+        The edge has combined others since, or it has not combined these. Only a rule that remembers something asks.
+        """
+        if not (self._parts.remembers and q) or (
+            all(plan is self.plans[0] for plan in self.plans[:q]) and self._combines(0, edge)
+        ):
+            return {}
+        newest = max((p for p in range(q) if self._combines(p, edge)), default=-1)
+        last = {device: p for p in range(q) for device in self._members(p, edge).tolist()}
+        return {device: last[device] for device in devices if last.get(device, newest) != newest}
 
     def leaving(self, q: int, edge: int, devices: Sequence[int]) -> tuple[int, ...]:
         """Return those of an edge's `devices` for which the edge iteration `q` is their last one."""
@@ -160,8 +184,12 @@ class Iterations:
         return sum(self._mean_rate(q, edge) for q in self._iterations_of(edge))
 
     def _iterations_of(self, edge: int) -> list[int]:
-        """Return the edge iterations in which an edge has devices."""
-        return [q for q, plan in enumerate(self.plans) if edge in plan.edge_weights]
+        """Return the edge iterations in which an edge combines models."""
+        return [q for q in range(self.count) if self._combines(q, edge)]
+
+    def _combines(self, q: int, edge: int) -> bool:
+        """Return whether an edge has devices in an edge iteration, and not too few for its aggregator."""
+        return edge in self.plans[q].edge_weights and len(self._members(q, edge)) >= self._parts.edge.least
 
     def _members(self, q: int, edge: int) -> IntArray:
         """Return the devices of an edge in an edge iteration, in ascending order."""
@@ -184,8 +212,8 @@ class Iterations:
         return sum(effective for _, effective in filter(None, scales))
 
     def _mean_rate(self, q: int, edge: int) -> float:
-        """Return Kβ of an edge's iteration, the mean over its devices by weight; of an empty one, that of the last."""
-        while q >= 0 and edge not in self.plans[q].edge_weights:
+        """Return Kβ of an edge's iteration, the mean over its devices by weight; else of the last that combined any."""
+        while q >= 0 and not self._combines(q, edge):
             q -= 1
         if q < 0:
             return 0.0

@@ -93,7 +93,7 @@ class DeviceHost:
         Args:
             task: what is trained.
             memories: what the devices of this host keep, by device; None: nothing is kept.
-            versions: what the devices of each edge receive.
+            versions: what the devices of each edge receive, and then those of `Share.entered`.
 
         Returns:
             A `Lifted`, what its devices hand up, for each edge and, if there are `memories`, what the devices keep now;
@@ -104,9 +104,11 @@ class DeviceHost:
         """
         position = task.round, task.edge_iteration
         memory_of = dict(memories or {})
-        rows = [(share, version, k) for share, version in zip(task.shares, versions, strict=True)
+        rows = [(share, version, k) for share, version in zip(task.shares, versions, strict=False)
                 for k in range(len(share.devices))]  # fmt: skip
-        starts = [self._start(task, share, version, share.devices[k], memory_of) for share, version, k in rows]
+        starts = [
+            self._start(task, share, version, share.devices[k], memory_of, versions) for share, version, k in rows
+        ]
         with torch_threads(self._job.threads):
             trained = self._train_all(starts, position)
             by_edge: dict[int, list[Lifted]] = {share.frame.index: [] for share in task.shares}
@@ -121,14 +123,17 @@ class DeviceHost:
         return results[0] if len(results) == 1 else results
 
     def _start(
-        self, task: EdgeTask, share: Share, version: Version, device: int, memory_of: dict[int, Memory]
-    ) -> Start:
+        self, task: EdgeTask, share: Share, version: Version, device: int, memory_of: dict[int, Memory],
+        versions: Sequence[Version],
+    ) -> Start:  # fmt: skip
         """Return what a device begins with, and let the rule see what it has received."""
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
-        model = version.model[: sum(self._sizes)]
+        end = sum(self._sizes)
+        place, rate = share.entered.get(device, (-1, share.mean_rate))
+        entered = versions[place].model[:end] if place >= 0 else None
         received = Received(
-            model, version.vectors, task.edge_iteration, share.mean_rate, share.last, task.round, device
+            version.model[:end], version.vectors, task.edge_iteration, rate, share.last, task.round, device, entered
         )
         memory = begun(self._parts.rule, received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
         return Start(device, version.model, received, memory)

@@ -351,6 +351,9 @@ def _check_parts(method: Method, parts: Parts) -> None:
         (method.hides and not parts.edge.linear, "aggregation.edge.name",
          f"{of_edge} with cost.secure_aggregation.shares, which hides each model from its edge",
          "mean", "remove one of them"),
+        (method.hides and method.device_compressor != plain.device_compressor, "compression.device.name",
+         f"{spoken(method.device_compressor.name)} with cost.secure_aggregation.shares, whose masks make each message "
+         "as long as a whole model", "none", "remove one of them"),
     ])  # fmt: skip
     if method.privacy is not None:
         beside = method.privacy.beside
@@ -361,7 +364,7 @@ def _check_parts(method: Method, parts: Parts) -> None:
              f"{of_edge} {beside}, whose noise belongs to a sum", "mean", "remove it"),
             (rule.extra or rule.vectors[0], "training.rule.name",
              f"{name} {beside}, and its further vectors would leave a device without noise",
-             "sgd, fedprox, fednova, mtgc, or your own without `extra`", "take one of them"),
+             "sgd, fedprox, fednova, or your own without `extra`", "take one of them"),
         ])  # fmt: skip
 
 

@@ -115,9 +115,10 @@ class _Writer:
         The losses of the devices in `ending`, of each share, are measured before.
         """
         if any(ending):
-            self.steps.append(Step("losses", "devices", host, (ending,), versions, (("losses", len(self.steps)),)))
+            reads = versions[: len(task.shares)]
+            self.steps.append(Step("losses", "devices", host, (ending,), reads, (("losses", len(self.steps)),)))
         memory: tuple[Key, ...] = (("memory", host),) if self.parts.remembers else ()
-        parts = tuple((*self.key(), k) for k in range(len(versions)))
+        parts = tuple((*self.key(), k) for k in range(len(task.shares)))
         arguments = (task,) if memory else (task, None)
         self.steps.append(Step("train", "devices", host, arguments, (*memory, *versions), (*parts, *memory)))
         return parts
@@ -147,7 +148,8 @@ class _Writer:
             if not share:
                 continue
             ending = [edges.leaving(q, edge, devices) for edge, devices in share.items() if self.wants_losses]
-            parts = self.train(host, edges.task(q, share), tuple(version[edge] for edge in share), ending)
+            earlier = (edges.versions[at] for at in edges.earlier(q, share))
+            parts = self.train(host, edges.task(q, share), (*(version[edge] for edge in share), *earlier), ending)
             for edge, part in zip(share, parts, strict=True):
                 gathered[edge].append((host, part))
         after = dict(version)
@@ -155,6 +157,7 @@ class _Writer:
             closes, (hosts, parts) = closing and q == edges.last[edge], zip(*every, strict=True)
             does, before = ("close", ()) if closes else ("finish", (version[edge],))
             after[edge] = self.edge(does, edge, edges.edge_frame(q, edge), (*before, *parts), hosts)
+            edges.versions[edge, q] = after[edge]
         return after
 
     def arrive(

@@ -151,15 +151,29 @@ def test_the_bound_by_hand() -> None:
     assert choose_devices(scheduler, toy.context(ALIKE, 10, available=[True, False, True, True])).tolist() == [0]
 
 
-def test_a_device_of_unknown_delay_is_not_credited() -> None:
+def test_a_device_without_a_delay_has_the_reward_0_unless_it_is_under_way() -> None:
     scheduler = build_scheduler("ucb", num_devices=4, num_scheduled=2)
+    scheduler.observe(toy.record([0, 1], [np.nan, np.nan]))  # nobody has a delay yet
+    assert choose_devices(scheduler, toy.context(ALIKE, 2)).tolist() == [2, 3]
     scheduler.observe(toy.record([0, 1], [3.0, np.nan]))  # device 1 vanished
-    assert scheduler.times.tolist() == [1, 0, 0, 0]
-    assert scheduler.total_delay_s.tolist() == [3, 0, 0, 0]
+    assert scheduler.times.tolist() == [2, 2, 0, 0]
+    assert scheduler.total_delay_s.tolist() == [3, 3, 0, 0]
     assert scheduler.slowest_s == 3
-    scheduler.observe(toy.record([1, 2], [np.nan, np.nan]))
-    assert scheduler.times.tolist() == [1, 0, 0, 0]
-    assert choose_devices(scheduler, toy.context(ALIKE, 3, available=[True, True, False, True])).tolist() == [1, 3]
+    # Under a clock that does not wait, device 2 is under way and device 3 has vanished.
+    record = toy.record([2, 3], [np.nan, np.nan])
+    record.timeline.turn, record.timeline.vanished = np.zeros(2, dtype=int), np.array([False, True])
+    scheduler.observe(record)
+    assert scheduler.times.tolist() == [2, 2, 0, 1]
+
+
+def test_a_device_that_never_answers_does_not_take_a_slot_in_each_round() -> None:
+    for variant in ("cs_ucb", "cs_ucb_q"):
+        scheduler, times = build_scheduler("ucb", num_devices=10, num_scheduled=2, variant=variant), np.zeros(10)
+        for index in range(1, 51):
+            devices = choose_devices(scheduler, toy.context(toy.fleet(np.ones((10, 1))), index))
+            times[devices] += 1
+            scheduler.observe(toy.record(devices, np.where(devices == 0, np.nan, 5.0 + devices)))
+        assert times[0] <= 10
 
 
 def test_the_queues_of_cs_ucb_q_by_hand() -> None:
@@ -176,9 +190,9 @@ def test_the_queues_of_cs_ucb_q_by_hand() -> None:
     assert scheduler.queue == pytest.approx([0, 0.4, 0.4, 1])
     # Scores: 0.5 · (1 - 1/4) + 0, 0.5 + 0.2, away, and 0.5 · (1 - 4/4) + 0.5.
     assert choose_devices(scheduler, toy.context(fleet, 2, available=available)).tolist() == [1, 3]
-    scheduler.observe(toy.record([1, 3], [delay_s[1], np.nan]))  # device 3 vanished, and its queue grows
-    assert scheduler.queue == pytest.approx([0.2, 0, 0.6, 2])
-    assert choose_devices(scheduler, toy.context(fleet, 3)).tolist() == [2, 3]  # 0.475, 0.25, 0.8 and 1
+    scheduler.observe(toy.record([1, 3], [delay_s[1], np.nan]))  # device 3 was scheduled and vanished
+    assert scheduler.queue == pytest.approx([0.2, 0, 0.6, 1])
+    assert choose_devices(scheduler, toy.context(fleet, 3)).tolist() == [2, 3]  # 0.475, 0.25, 0.8 and 0.5
     other = build_scheduler("ucb", num_devices=4, num_scheduled=2, variant="cs_ucb_q", exploration=0.0, fairness=0.8)
     other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
     assert choose_devices(other, toy.context(fleet, 3)).tolist() == [2, 3]

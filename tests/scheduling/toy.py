@@ -66,5 +66,7 @@ def record(devices: Any, delay_s: Any, spent_j: Any = 0.0) -> Any:
     devices = np.asarray(devices)
     spent = np.broadcast_to(np.float64(spent_j), devices.shape)
     delay_s = np.broadcast_to(np.float64(delay_s), devices.shape)
-    happened = SimpleNamespace(devices=devices, device_delay_s=delay_s, spent_j=spent)
+    happened = SimpleNamespace(
+        devices=devices, device_delay_s=delay_s, spent_j=spent, vanished=np.isnan(delay_s), turn=None
+    )  # fmt: skip
     return SimpleNamespace(devices=devices, timeline=happened, device_delay_s=lambda: delay_s, spent_j=lambda: spent)

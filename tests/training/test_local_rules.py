@@ -11,7 +11,7 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.training.method import Method
+from hflray.training.method import Method, Spec
 from hflray.training.rules import CloudReport, EdgeReport, LocalRule, Received
 from hflray.training.rules.base import RESIDUAL, TURN, after_turn, recalled
 from hflray.training.rules.feddyn import FedDyn
@@ -369,6 +369,51 @@ def test_mtgc_two_edge_iterations_by_hand(monkeypatch) -> None:
     late = np.array([[False, True], [True, False]])
     state = rounds.result(1, begin, np.array([0, 1]), np.array([0, 0]), late).state
     assert state.model == pytest.approx(-0.3 + 0.1 * 1.3, rel=1e-5)
+
+
+def test_a_device_that_misses_edge_iterations_compares_itself_with_what_its_update_entered(monkeypatch) -> None:
+    """In round 2 device 1 is late: z₁ = −2 from the model −0.1 of iteration 1, and so z₀ + z₁ = 0 in the third."""
+    begin, edge = np.zeros(1, np.float32), np.array([0, 0])
+    late = np.array([[True, True], [True, False], [True, True]])
+
+    def model(rule: str, minima: tuple[float, ...], present: np.ndarray) -> float:
+        rounds = hierarchy(monkeypatch, rule, minima, iterations=len(present), steps=1)
+        return float(rounds.result(1, rounds.start(begin), np.array([0, 1]), edge, present).state.model[0])
+
+    # −0.1 + 0.1·(1.1 − 2) = −0.19; then the corrected gradients −1.19 + 2 and 2.81 − 2 are equal.
+    assert model("mtgc", (1.0, -3.0), late) == pytest.approx(-0.19 - 0.081, rel=1e-5)
+    # Devices with the same data have nothing to correct, whoever misses what.
+    for seed in range(5):
+        present = np.random.default_rng(seed).random((10, 2)) < 0.5
+        assert model("mtgc", (1.0, 1.0), present) == pytest.approx(model("sgd", (1.0, 1.0), present), rel=1e-5)
+
+
+def test_an_iteration_in_which_an_edge_keeps_its_model_counts_for_no_rule(monkeypatch) -> None:
+    """Krum needs five models, and edge 0 gets four in the first of two iterations: it moves 0.1, and edge 1 0.19."""
+    krum, edge = Spec("aggregator", "krum", '{"f": 1}'), np.array([0] * 5 + [1] * 5)
+    few = np.ones((2, 10), dtype=bool)
+    few[0, 0] = False
+
+    def after(rule: str, present: np.ndarray) -> TrainingState:
+        rounds = hierarchy(monkeypatch, rule, (1.0,) * 10, iterations=len(present), steps=1, edge=krum)
+        return rounds.result(1, rounds.start(np.zeros(1, np.float32)), np.arange(10), edge, present).state
+
+    corrected = after("mtgc", few)
+    assert corrected.rule["y"].flatten() == pytest.approx([-0.045 / 0.1, 0.045 / 0.2], rel=1e-5)
+    assert after("fednova", few).model == pytest.approx(1.5 * (0.1 / 1 + 0.19 / 2) / 2, rel=1e-5)
+    for row in range(4):
+        present = np.ones((4, 10), dtype=bool)
+        present[row, :2] = False
+        assert after("mtgc", present).model == pytest.approx(after("sgd", present).model, rel=1e-5)
+    nothing = np.ones((2, 10), dtype=bool)
+    nothing[:, 0] = False  # edge 0 keeps its model throughout, and weighs 4 of 9
+    assert after("fednova", nothing).model == pytest.approx(2 * 5 / 9 * (0.19 / 2) * 5 / 9, rel=1e-5)
+    assert after("mtgc", nothing).rule["y"].flatten() == pytest.approx([0.0, 0.19 * 4 / 9 / 0.2], rel=1e-5)
+
+
+def test_a_half_of_mtgc_carries_y_only_where_it_is_used() -> None:
+    state = {"y": np.ones((2, 3), dtype=np.float32)}
+    assert [sorted(MTGC(half).sends(state, 0)) for half in ("both", "devices", "edges")] == [["y"], [], ["y"]]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,10 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"hides": True} | aggregator("edge", "krum", f=1),
         ("aggregation.edge.name: got krum", "cost.secure_aggregation.shares", "mean"),
     ),
+    (
+        {"hides": True, "device_compressor": compressor("top_k")},
+        ("compression.device.name: got top_k", "cost.secure_aggregation.shares", "none"),
+    ),
     (rule("feddyn"), ("training.rule.name", "feddyn", "aggregation.weights = uniform")),
     (
         {"uniform": True} | rule("feddyn") | aggregator("cloud", "fedadam"),

@@ -36,8 +36,11 @@ class Received:
         last: whether it is the edge's last edge iteration of the round, or of its turn where the cloud is asynchronous.
         round: i, from 1.
         device: n.
-        mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
-            momentum it is what `finish` gets as `rate`.
+        mean_rate: Kβ of the device's last edge iteration before this one, the mean over its edge's devices by weight; 0
+            in the edge's first one, and if the edge kept its model then, because too few models arrived. With momentum
+            it is what `finish` gets as `rate`.
+        entered: the model into which the device's update of that edge iteration was combined, (P,), if the edge has
+            combined others since, in which the device did not count; None: it is `model`.
     """
 
     model: Vector
@@ -47,6 +50,7 @@ class Received:
     last: bool = True
     round: int = 0
     device: int = 0
+    entered: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,7 @@ class EdgeReport:
 
     Attributes:
         model: the edge's model, (P,).
-        rate: Σ Kβ over its edge iterations, each the mean over its devices by weight.
+        rate: Σ Kβ over its edge iterations, each the mean over its devices by weight; 0 if it has combined nothing.
     """
 
     model: Vector

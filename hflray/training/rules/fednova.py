@@ -24,10 +24,10 @@ class FedNova(LocalRule):
     def scales(
         self, place: Literal["edge", "cloud"], steps: FloatArray, weights: FloatArray, momentum: float
     ) -> tuple[FloatArray, float]:
-        """Return τ/aₙ of each sender, (n,), and τ."""
+        """Return τ/aₙ of each sender, (n,), 0 of an edge that has combined nothing, and τ."""
         norms = effective_steps(steps, momentum) if place == "edge" else steps
         effective = float(weights @ norms)
-        return np.asarray(effective / norms), effective
+        return np.divide(effective, norms, out=np.zeros(len(norms)), where=norms > 0), effective
 
 
 def effective_steps(steps: FloatArray, momentum: float) -> FloatArray:

@@ -19,8 +19,9 @@ from hflray.training.rules.base import CloudReport, LocalRule, Memory, Received,
 class MTGC(LocalRule):
     """Adds zₙ + y_m to each gradient.
 
-    zₙ begins each round at 0. At its next reception within the round, a device that has trained adds (wₙ − w̄_m)/(Kβ),
-    where w̄_m is the model that it now receives, and K the edge's weighted mean of steps. At the end of a round, y_m of
+    zₙ begins each round at 0. At its next edge iteration within the round, a device that has trained adds
+    (wₙ − w̄_m)/(Kβ), where w̄_m is the edge's model that its update has entered, and K the edge's weighted mean of steps
+    then. At the end of a round, y_m of
     each edge that has reached the cloud grows by (w̄_m − w̄)/(β ΣK), with ΣK over the edge's iterations and w̄ before any
     step of the cloud's aggregator. If all take part, the weighted sum of zₙ over an edge is 0, and so is that of y_m
     over edges with the same ΣK.
@@ -38,6 +39,7 @@ class MTGC(LocalRule):
     needs_edges: ClassVar[bool] = True
     constant: ClassVar[bool] = True
     stacked: ClassVar[bool] = True
+    revision: ClassVar[int] = 2  # 1 took the model that a device received next for the one that its update had entered
 
     def __init__(self, corrections: str = "both") -> None:
         self.corrections = one_of("training.rule.options.corrections", corrections, ("both", "devices", "edges"))
@@ -47,19 +49,23 @@ class MTGC(LocalRule):
         return {"y": np.zeros((num_edges, size), dtype=np.float32)}
 
     def sends(self, state: State, edge: int) -> Mapping[str, Vector]:
-        """Return y_m."""
-        return {"y": state["y"][edge]}
+        """Return y_m, if it is wanted."""
+        return {} if self.corrections == "devices" else {"y": state["y"][edge]}
 
     def begin(self, received: Received, memory: Memory) -> Memory:
-        """Return zₙ with what the device has learned about itself from the model that it receives."""
+        """Return zₙ with what the device has learned about itself from the model that its update has entered."""
         if not memory:
             return {"z": np.zeros_like(received.model), "trained": received.model}
-        z = memory["z"] + (memory["trained"] - received.model) / received.mean_rate
-        return {"z": z, "trained": received.model}
+        if not received.mean_rate:  # it has entered none
+            return {"z": memory["z"], "trained": received.model}
+        entered = received.model if received.entered is None else received.entered
+        return {"z": memory["z"] + (memory["trained"] - entered) / received.mean_rate, "trained": received.model}
 
     def correction(self, weights: Any, received: Any, vectors: Mapping[str, Any], memory: Mapping[str, Any]) -> Any:
-        """Return zₙ + y_m, or the half of it that is wanted; y_m stays 0 where it is not."""
-        return vectors["y"] if self.corrections == "edges" else memory["z"] + vectors["y"]
+        """Return zₙ + y_m, or the half of it that is wanted."""
+        if self.corrections == "both":
+            return memory["z"] + vectors["y"]
+        return memory["z"] if self.corrections == "devices" else vectors["y"]
 
     def finish(
         self, received: Received, trained: Vector, rate: float, memory: Memory
@@ -73,5 +79,7 @@ class MTGC(LocalRule):
             return None, state
         change = np.zeros_like(state["y"], dtype=report.mean.dtype)
         for edge, reported in report.edges.items():
+            if not reported.rate:
+                continue
             change[edge] = (reported.model - report.mean) / reported.rate
         return None, {"y": state["y"] + change}
