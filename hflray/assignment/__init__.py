@@ -107,6 +107,8 @@ def assigned(
     Raises:
         ConfigError: besides the assigner's own reasons, it returned no edge of the fleet for each device.
     """
+    devices = np.array(devices)
+    devices.flags.writeable = False  # as the fleet's arrays are
     edges = assigner.assign(fleet, work, devices, rng)
     count = np.size(devices)
     accepted = f"for each of {count} devices the index of an edge, from 0 to {fleet.num_edges - 1}"

@@ -49,12 +49,21 @@ class _StrictLoader(yaml.SafeLoader):
             keys.add(name)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if re.fullmatch(r"[-+]?0[0-7_]+", node.value) and value:  # YAML 1.1 reads 010 as 8
+            raise _wrong(
+                node, f"{node.value} begins with 0, so that YAML reads {value}; write it without, or in quotes"
+            )
+        return value
+
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         value: float = super().construct_yaml_float(node)
         return value + 0.0  # NumPy's generators refuse a scale of -0.0
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_yaml_float)
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 class _StrictDumper(yaml.SafeDumper):

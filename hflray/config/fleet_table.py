@@ -247,7 +247,7 @@ def _matched(tables: Mapping[str, Table], renamed: Mapping[str, str], notes: lis
             listed = ", ".join(map(one_line, unused[:8])) + ", …" * (len(unused) > 8)
             notes.append(f"{table.name}: nothing uses the columns {listed}")
     for name, file_name in renamed.items():
-        if not any(name in of_file for of_file in columns.values()):
+        if not any(of_file.get(name, "").lower() == file_name.lower() for of_file in columns.values()):
             raise ConfigError(
                 f"fleet.options.columns.{name}: got '{one_line(file_name)}', which no file has; correct the name"
             )

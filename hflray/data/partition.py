@@ -543,6 +543,18 @@ class Joined(NamedTuple):
         return [np.sort(order[first:last]) for first, last in pairwise(ends)]
 
 
+def _names_of(owners: NDArray[np.str_], num_devices: int) -> list[str]:
+    """Return names for devices without any, (N,): the number that an owner is, or the owners in their order."""
+    names = [f"device {index}" for index in range(num_devices)]
+    numbers = [int(text) if text.isdecimal() else -1 for text in owners]
+    if len(set(numbers)) < len(owners) or not all(0 <= number < num_devices for number in numbers):
+        order = np.argsort(numbers, kind="stable") if min(numbers, default=-1) >= 0 else np.arange(len(owners))
+        numbers, owners = list(range(min(num_devices, len(owners)))), owners[order]
+    for number, owner in zip(numbers, owners, strict=False):
+        names[number] = str(owner)
+    return names
+
+
 @dataclass(frozen=True)
 class OwnersPartition:
     """A device holds the samples of one owner.
@@ -586,12 +598,7 @@ class OwnersPartition:
         """
         owners, code = np.unique(owner, return_inverse=True)
         if names is None:
-            if all(text.isdecimal() for text in owners):
-                order = np.argsort([int(text) for text in owners], kind="stable")
-            else:
-                order = np.arange(len(owners))
-            names = [str(owners[index]) for index in order[:num_devices]]
-            names += [f"device {index}" for index in range(len(names), num_devices)]
+            names = _names_of(owners, num_devices)
         place = {str(text): index for index, text in enumerate(owners)}
         owned = np.array([place.get(name, -1) for name in names], dtype=np.intp)
         devices = np.flatnonzero(owned >= 0)

@@ -25,7 +25,7 @@ from hflray.errors import ConfigError
 from hflray.experiment.record import PlannedRound, RoundRecord
 from hflray.scheduling import DeviceHistory
 from hflray.support import references
-from hflray.support.arrays import IntArray, Stateful
+from hflray.support.arrays import IntArray, Stateful, freeze
 from hflray.support.contract import Contract, described
 from hflray.timeline import Timeline
 from hflray.training.privacy import epsilon_of
@@ -124,11 +124,13 @@ class UsersObserver(Watcher):
         return copied
 
     def before(self, plan: PlannedRound) -> None:
-        """See `Observer.before`."""
+        """See `Observer.before`. The user's code cannot change the plan's arrays."""
+        freeze(plan, plan.schedule, plan.allocation, plan.cost, plan.timeline)
         self._observer.before(plan)
 
     def after(self, record: RoundRecord) -> dict[str, float]:
         """Return what the observer logs. Raises ConfigError: it is no dict of numbers, or a name is taken."""
+        freeze(record.plan, record.plan.schedule, record.allocation, record.cost, record.timeline)
         values, taken = self._observer.after(record), record.metrics()
         if values is None:
             return {}

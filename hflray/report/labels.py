@@ -128,7 +128,7 @@ def in_full(key: str, value: Any, hashed: bool) -> str:
         return f"{name} not given"
     if isinstance(value, str) and (key in named_settings() or key in pinned.SETTINGS):
         text = HASH.sub(r" (sha256 \1…)" if hashed else "", value)
-        return f"policy {text}" if key in pinned.SETTINGS else text
+        return f"{name} {text}" if key in pinned.SETTINGS else text
     return f"{name} {json.dumps(value, ensure_ascii=False, default=repr)}"
 
 

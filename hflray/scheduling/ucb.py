@@ -8,9 +8,9 @@ and 1.
 
 CS-UCB is for balanced data of one distribution and devices that always answer. For others the authors give CS-UCB-Q
 (``variant: cs_ucb_q``), in which each device n is to train in a share c_n of the rounds. Its virtual queue is
-``Q_n ← max(Q_n + c_n - b_n, 0)`` after a round, with b_n = 1 if it was scheduled, and c_n before the first round. A round
-takes the available devices of the largest ``(1 - β) · min(1, bound) + β · Q_n``, where the bound of an untried device
-is 1.
+``Q_n ← max(Q_n + c_n - b_n, 0)`` after a round, with b_n = 1 if it was scheduled, and c_n before the first round. A
+round takes the available devices of the largest ``(1 - β) · min(1, bound) + β · Q_n``, where the bound of an untried
+device is 1.
 
 The optimal allocation lets the devices of an edge finish together, so that such a delay scores the edge rather than the
 device. docs/explanation/schedulers.md says how much of it is the device's own, with and without

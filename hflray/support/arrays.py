@@ -32,6 +32,14 @@ def squared_norm(vector: NDArray[np.floating[Any]]) -> float:
     return float(np.square(vector, dtype=np.float64).sum())
 
 
+def freeze(*parts: object) -> None:
+    """Make the arrays among the values of tuples and of objects read-only."""
+    for part in parts:
+        for value in part if isinstance(part, tuple) else vars(part).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+
 def largest_of(values: FloatArray, group: IntArray, count: int) -> FloatArray:
     """Return the largest value (n,) of each of so many groups, or 0; `group` is that of each, (n,)."""
     largest = np.zeros(count)

@@ -306,17 +306,17 @@ def match(
         ConfigError: a known column of a Parquet file holds neither numbers nor names, or a column that is not known
             resembles one that is, and that the table lacks.
     """
-    meant = {renamed.get(name, name).lower() for name in names}
+    held = {column.lower() for column in (*table.columns, *table.left_out)}
+    # A renamed column may be in another file, and this one have the known name.
+    called = {name: theirs if (theirs := renamed.get(name, name).lower()) in held else name.lower() for name in names}
     for column, kind in table.left_out.items():
-        if column.lower() in meant:
+        if column.lower() in called.values():
             raise ConfigError(
                 f"{table.name}, column {one_line(column)}: holds {one_line(kind)}; accepted: numbers or names; convert "
                 "the column"
             )
     by_lower = {column.lower(): column for column in table.columns}
-    by_name = {
-        name: by_lower[renamed.get(name, name).lower()] for name in names if renamed.get(name, name).lower() in by_lower
-    }
+    by_name = {name: by_lower[theirs] for name, theirs in called.items() if theirs in by_lower}
     unused = [column for column in table.columns if column not in by_name.values()]
     missing = [name for name in names if name not in by_name]
     for column in unused:

@@ -48,6 +48,8 @@ class Axis(Section):
             yield f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]"
         if self.values == []:
             yield f"{self.kind}: got []; an empty list makes no trial; give at least one value, or remove the key"
+        if self.kind in ("uniform", "loguniform", "randint") and self.values[0] > self.values[1]:
+            yield f"{self.kind}: got {list(self.values)}; accepted: [low, high]; swap them"
         if self.uniform is not None and not np.isfinite(self.uniform[1] - self.uniform[0]):
             yield f"uniform: got {list(self.uniform)}; accepted: ends closer than 1.8e308; correct them"
         if self.randint is not None and not all(abs(end) < 2**62 for end in self.randint):
@@ -278,6 +280,9 @@ class SweepFile(Section):
             accepted = final if key == "tune.search.metric" else each_round
             if name not in accepted:
                 yield f"{key}: unknown metric '{one_line(name)}'{nearest(name, accepted)}; {ACCEPTED_METRICS}"
+        for name, bound in self.tune.stop.items():
+            if name in metrics.MAIN and bound > 1:
+                yield f"tune.stop.{name}: got {bound:g}; accepted: at most 1; write 0.9 for 90 %"
         yield from self._undrawn()
         refused = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
         if refused:

@@ -11,7 +11,7 @@ import pytest
 
 from hflray import registry
 from hflray.allocation import allocate_round
-from hflray.assignment import assign_among, build_assigner, check_any_edges, configured_assigner
+from hflray.assignment import assign_among, assigned, build_assigner, check_any_edges, configured_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.config import load_config
 from hflray.cost import Workload
@@ -35,6 +35,19 @@ SEARCHING: list[tuple[str, dict[str, Any]]] = [
 ]
 SIMPLE = sorted(set(registry.BUILTIN["assigner"]) - {name for name, _ in SEARCHING})
 ALL = [(name, {}) for name in SIMPLE] + SEARCHING
+
+
+def test_an_assigner_cannot_change_whom_the_scheduler_chose() -> None:
+    class Shifted:
+        def assign(self, fleet: Any, work: Any, devices: Any, rng: Any) -> Any:
+            devices += 1
+            return np.zeros(len(devices), dtype=int)
+
+    fleet, devices = random_round(0)
+    before = devices.copy()
+    with pytest.raises(ValueError, match="read-only"):
+        assigned(Shifted(), fleet, WORK, devices, np.random.default_rng(0))  # type: ignore[arg-type]
+    assert devices.tolist() == before.tolist()
 
 
 @pytest.mark.parametrize("name, options", ALL)

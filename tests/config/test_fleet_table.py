@@ -73,6 +73,14 @@ def test_other_names_and_letters_of_any_case(table):
     assert "nothing uses the columns NAME" in made.notes[0]
 
 
+def test_a_renamed_column_of_one_file_may_have_its_known_name_in_another(table):
+    devices, links = "SITE,x_m,y_m\na,0,0\nb,9,9\n", "device,edge,gain_db\na,e,-90\nb,e,-95\n"
+    made = table(devices, "edge,x_m,y_m\ne,1,1\n", links, columns={"device": "SITE"})
+    assert made.device_names == ("a", "b")
+    with pytest.raises(ConfigError, match=r"fleet.options.columns.device: got 'PLACE', which no file has"):
+        table(devices.replace("SITE", "device"), columns={"device": "PLACE"})
+
+
 def test_windows_files_with_semicolons_and_decimal_commas(table):
     made = table(b"\xef\xbb\xbfdevice;x_m;y_m\r\na;0,5;1\r\n\r\nb;1;2,25\r\n")
     assert made.arrays["position_m"].tolist() == [[0.5, 1], [1, 2.25]]

@@ -395,6 +395,10 @@ def test_in_order_without_names():
     numbers = np.array(["10", "2", "10"])
     assert parts(OwnersPartition().join(numbers, None, 2)) == [[1], [0, 2]]
     assert parts(OwnersPartition().join(OWNER, None, 3)) == [[1], [0, 2], [3]]
+    # Devices without names have numbers, and so have their owners where all of these are numbers of devices.
+    joined = OwnersPartition(unmatched="drop").join(np.array(["3", "0", "3", "1"]), None, 4)
+    assert joined.devices.tolist() == [0, 1, 3]
+    assert parts(joined) == [[1], [3], [0, 2]]
 
 
 def test_both_kinds_of_strangers_are_counted():

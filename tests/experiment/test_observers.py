@@ -45,6 +45,17 @@ def values(records: list[RoundRecord], name: str) -> list[float]:
     return [record.metrics()[name] for record in records]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_observer_cannot_change_a_plan(tmp_path: Path, when: str) -> None:
+    """It would train other devices than were billed, or turn hertz into megahertz in the record."""
+    text = "from hflray import Observer\nclass Mine(Observer):\n    def {}(self, seen):\n        x = seen.{}; x {} 1\n"
+    for number, (array, change) in enumerate([("schedule.devices", "+="), ("allocation.bandwidth_hz", "/=")]):
+        path = tmp_path / f"mine{number}.py"
+        path.write_text(text.format(when, array if when == "before" else f"plan.{array}", change))
+        with Experiment(watched(f"[{path}:Mine]")) as experiment, pytest.raises(ValueError, match="read-only"):
+            experiment.run_round()
+
+
 def test_an_idle_observer_changes_no_bit_and_none_changes_no_hash(own: str) -> None:
     plain, idle = (list(Experiment(watched(observers))) for observers in ("[]", f"[{own}:Idle]"))
     for one, other in zip(plain, idle, strict=True):
