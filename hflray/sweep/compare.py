@@ -59,6 +59,29 @@ class Outcome:
         self.round, self.values = index, self.values | values
 
 
+def without_effect(outcomes: Sequence[Outcome], values: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each group of trials that differ in settings and have the same last numbers, to the bit.
+
+    Args:
+        outcomes: the outcomes of trials, of which those that failed are left out.
+        values: the swept values of each trial, by its name; a trial that is not among them is left out.
+    """
+    alike: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        numbers = {name: value for name, value in outcome.values.items() if not metrics.is_timed(name)}
+        if numbers and outcome.error is None and outcome.name in values:
+            alike.setdefault(json.dumps([outcome.round, numbers], sort_keys=True), []).append(outcome.name)
+    lines = []
+    for first, *others in alike.values():
+        keys = [key for key in values[first] if any(values[other][key] != values[first][key] for other in others)]
+        if keys:
+            lines.append(
+                f"{first} and {others[0] if len(others) == 1 else f'{len(others)} others'} differ in {', '.join(keys)} "
+                "and have the same numbers, so that it changed nothing here"
+            )
+    return lines
+
+
 def closing_table(
     title: str,
     outcomes: Sequence[Outcome],

@@ -141,7 +141,7 @@ def command(
     from hflray.support.limits import available_cpus
     from hflray.support.terminal.output import new_console, say, show_log, waiting
     from hflray.sweep import check_samples, expand, load_sweep, smoke, with_absolute_paths, with_data_root
-    from hflray.sweep.compare import closing_table
+    from hflray.sweep.compare import closing_table, without_effect
     from hflray.sweep.results import new_folder
     from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri
@@ -214,6 +214,8 @@ def command(
         _report_study(title, folder, console)
     else:
         console.print(closing_table(title, outcomes, task.shown.table, folder.file.labels))
+    for line in without_effect(outcomes, {trial.name: trial.values for trial in trials}):
+        say(console, f"note: {line}", "yellow")
     _farewell(folder, outcomes, tracker, console)
 
 

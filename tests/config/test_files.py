@@ -120,7 +120,7 @@ def test_shipped_files_are_read_as_plain_yaml_except_for_exponents(path):
         *((word, True) for word in ("true", "True", "yes", "Yes", "on")),
         *((word, False) for word in ("false", "no", "No", "off")),
         *((word, None) for word in ("null", "~", "")),
-        *(("017", 15), ("0x1F", 31), ("1_000", 1000), ("1:30", 90), ("190:20:30", 685230)),  # YAML 1.2 differs
+        *(("0x1F", 31), ("1_000", 1000), ("1:30", 90), ("190:20:30", 685230)),  # YAML 1.2 differs
         *((word, word) for word in ("0o17", "08", "y", "1e", "e3", "1.2.3")),
         *(("1.5e+6", 1.5e6), (".5", 0.5), ("1.", 1.0), (".inf", float("inf"))),
     ],

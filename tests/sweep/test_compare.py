@@ -17,7 +17,7 @@ from hflray import metrics
 from hflray.command.compare import main
 from hflray.support.text import one_line
 from hflray.sweep import compare, load_sweep
-from hflray.sweep.compare import Outcome, closing_table, comparison_lines, comparison_url, open_charts
+from hflray.sweep.compare import Outcome, closing_table, comparison_lines, comparison_url, open_charts, without_effect
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal, Tracker, default_uri
 from tests.conftest import small_config
@@ -35,6 +35,17 @@ def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
 def test_small_totals_have_enough_digits_to_differ() -> None:
     text = render([Outcome(f"s{i}", 5, {metrics.TOTAL_OBJECTIVE: 0.09 + 0.002 * i}, ended=True) for i in range(2)])
     assert [line.split()[2] for line in text.splitlines() if line.strip().startswith("s")] == ["0.090", "0.092"]
+
+
+def test_trials_that_differ_in_settings_and_have_the_same_numbers_are_told() -> None:
+    numbers = {"accuracy": 0.5, "total/energy_j": 3.0}
+    outcomes = [Outcome(name, 5, numbers | {"wall/train_s": float(place)}) for place, name in enumerate("abcde")]
+    outcomes[3].values["accuracy"] = 0.6
+    outcomes[4].error = "it broke"
+    values = {name: {"seed": 0, "fleet.max_cpu_ghz": place} for place, name in enumerate("abcde")}
+    (line,) = without_effect(outcomes, values)
+    assert line.startswith("a and 2 others differ in fleet.max_cpu_ghz and have the same numbers")
+    assert without_effect(outcomes, dict.fromkeys("abcde", {"seed": 0})) == []
 
 
 def test_the_caption_names_labels_and_the_trials_keep_their_names() -> None:
