@@ -45,7 +45,7 @@ def test_trials_that_differ_in_settings_and_have_the_same_numbers_are_told() -> 
     values = {name: {"seed": 0, "fleet.max_cpu_ghz": place} for place, name in enumerate("abcde")}
     (line,) = without_effect(outcomes, values)
     assert line.startswith("a and 2 others differ in fleet.max_cpu_ghz and have the same numbers")
-    assert without_effect(outcomes, dict.fromkeys("abcde", {"seed": 0})) == []
+    assert without_effect(outcomes, {name: {"seed": 0} for name in "abcde"}) == []
 
 
 def test_the_caption_names_labels_and_the_trials_keep_their_names() -> None:
