@@ -30,8 +30,8 @@ def _wrong(node: yaml.Node, reason: str) -> ConfigError:
 
 # ruamel.yaml 0.19.1 was tried in place of these two classes. It reads equal values from every shipped file and refuses
 # duplicate keys. But it follows YAML 1.2: yes, no, on and off become texts ("no" in an option would then count as
-# true), 017 becomes 17, which is an error here, 1:30 becomes a text instead of 90, and -.5e3 a text instead of a number.
-# It takes 1.7 times as long for a file and 3 times for an override, and every machine would need one more package.
+# true), 017 becomes 17 (an error here), 1:30 becomes a text instead of 90, and -.5e3 a text instead of a number. It
+# takes 1.7 times as long for a file and 3 times for an override, and every machine would need one more package.
 class _StrictLoader(yaml.SafeLoader):
     """A safe YAML loader that refuses duplicate keys, where PyYAML keeps the last one, and reads 1e-3 as a number."""
 
