@@ -486,8 +486,11 @@ def timeline(
         if durations.download_s is not None:
             sent = (np.bincount(at, lives, num_edges) > 0)[at] if durations.together else lives
             row["received_s"] = np.where(lives & (received_s <= until_s), received_s, np.nan)
-            part = part_of(ends.fail_s[at] - begin_s, durations.download_s)
-            row["download_j"] = np.where(sent, part, 0.0) * durations.download_j
+            heard_s = np.minimum(until_s, stop_s[at])  # the edge sends as long as a device lives that is not through
+            if durations.together:
+                heard_s = largest_of(np.where(lives, heard_s, 0.0), at, num_edges)[at]
+            part = part_of(np.minimum(heard_s, ends.fail_s[at]) - begin_s, durations.download_s)
+            row["download_j"] = np.where(sent, np.where(arrived, 1.0, part), 0.0) * durations.download_j
         rows.append(row)
         left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
@@ -555,7 +558,7 @@ class _Above:
     def _hop(self, now_s: FloatArray) -> FloatArray:
         """Let each edge send at a moment, (M,), s; return when its model arrives, or when the edge fails."""
         arrives_s = now_s + self.hop_s
-        reached = (self._fail_s > 0) & (self._fail_s >= arrives_s)
+        reached = (self._fail_s > now_s) & (self._fail_s >= arrives_s)  # without a hop both moments are one
         share = part_of(self._fail_s - now_s, self._hops.delay_s)
         self.sent = self.sent + np.where(self._hops.made, np.where(reached, 1.0, share), 0.0)
         self.reached.append(reached)

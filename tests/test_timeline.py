@@ -212,6 +212,14 @@ def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
     assert found.reached.tolist() == [True, False]
 
 
+def test_an_edge_without_a_hop_that_fails_in_its_last_iteration_does_not_count() -> None:
+    """As one without a neighbour in gossip: its only device has arrived in the first of two iterations of 3 s."""
+    for fail_s, counts in ((2, False), (4, False), (7, True)):
+        found = play([(1,), (1,)], [(2,), (2,)], 2, hops=Hops.none(1), ends=Ends(arr(np.inf), arr(np.inf), arr(fail_s)))
+        assert found.reached.tolist() == [counts]
+        assert found.participates.any() == counts
+
+
 def test_a_device_that_receives_is_not_busy() -> None:
     """One device has its model after 1 s; the other one is stopped as it receives."""
     durations = Durations(arr(2, 2), arr(1, 1), arr(3, 3), arr(1, 1), download_s=arr(1, 9), download_j=arr(1, 1))
@@ -220,6 +228,20 @@ def test_a_device_that_receives_is_not_busy() -> None:
     assert found.end_s.tolist() == [[6, 7]]
     assert found.busy_s.tolist() == [5, 0]
     assert found.device_delay_s[0] == 6  # with the download
+    assert found.download_j is not None
+    assert found.download_j.tolist() == [pytest.approx([1, 7 / 9])]  # the edge stops sending too
+
+
+def test_a_broadcast_goes_on_until_the_last_device_is_through_or_stopped() -> None:
+    durations = Durations(
+        arr(2, 2), arr(1, 1), arr(3, 3), arr(1, 1), download_s=arr(10, 10), download_j=arr(1, 1), together=True
+    )
+    ends, both = Ends(arr(3, np.inf), arr(np.inf, np.inf), arr(np.inf)), Schedule([0, 1], [0, 0])
+    for deadline_s, part in ((7, 0.7), (12, 1.0)):  # the first device vanishes after 3 s
+        rule = EdgeClockConfig(deadline_s=deadline_s)
+        found = timeline(both, [1, 1], Workload(Z, edge_iterations=1), durations, Hops.none(1), ends=ends, rule=rule)
+        assert found.download_j is not None
+        assert found.download_j.tolist() == [pytest.approx([part, part])]
 
 
 def test_fading_against_a_deadline() -> None:

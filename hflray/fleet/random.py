@@ -98,6 +98,8 @@ def complete(
     if "seconds_per_sample" in arrays:
         cycles_per_sample = own_of(arrays["seconds_per_sample"] * max_cpu_hz, cycles_per_sample)
         measured["seconds_per_sample"] = own_of(arrays["seconds_per_sample"], cycles_per_sample / max_cpu_hz)
+    elif "cycles_per_sample" in arrays and {"fixed_s", "step_s"} & {*arrays}:  # else samples take nothing there
+        measured["seconds_per_sample"] = cycles_per_sample / max_cpu_hz
     if "rate_bps" in arrays:
         gain = gain_of_rate(arrays["rate_bps"], edge_bandwidth_hz, power_w[:, None], config.noise_w_per_hz, "rate_bps")
         link_fields["gain"] = own_of(gain, link_fields["gain"])

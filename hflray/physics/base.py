@@ -75,7 +75,8 @@ class Device(Columns):
         capacitance: α, (n,), J·s²/cycles³.
         fixed_s: what an edge iteration takes besides its steps, (n,), s.
         step_s: what a step takes besides its samples, (n,), s.
-        seconds_per_sample: what a sample takes, (n,), s; u_n / f_n^max unless the fleet's table says it.
+        seconds_per_sample: what a sample takes, (n,), s; u_n / f_n^max unless the fleet's table says it,
+            and 0 if that says `fixed_s` or `step_s` and no cycles.
         compute_w: what a device draws while it computes, (n,), W; NaN unless the fleet's table says it.
     """
 

@@ -36,7 +36,7 @@ class MeasuredCompute(Compute):
     """Seconds and watts as the fleet's table says; nothing is chosen.
 
     The table needs ``compute_w``, and ``seconds_per_sample``, ``step_s`` or ``fixed_s``, of which those that it lacks
-    are 0.
+    are 0. With ``cycles_per_sample`` a sample takes u_n / f_n^max.
     """
 
     has_setting = False

@@ -98,6 +98,16 @@ def test_measured_computing_counts_steps_and_samples(
     np.testing.assert_allclose(energy_j, 3.0 * delay_s)
 
 
+def test_measured_computing_takes_the_cycles_that_a_fleet_says() -> None:
+    """A device of 1e6 cycles a sample and 0.5 GHz takes 2 ms for one, beside 0.1 s of each edge iteration."""
+    config, rng, one = FleetConfig(num_devices=2, num_edges=1), np.random.default_rng(0), np.ones(2)
+    given = {"fixed_s": 0.1 * one, "compute_w": one, "max_cpu_hz": 5e8 * one}
+    devices = np.arange(2)
+    fleet = Fleet.of(config, rng, cycles_per_sample=1e6 * one, **given)
+    assert fleet.computers(devices).seconds_per_sample.tolist() == [2e-3, 2e-3]
+    assert Fleet.of(config, rng, **given).computers(devices).seconds_per_sample.tolist() == [0.0, 0.0]
+
+
 def test_downloads_by_hand() -> None:
     node, link = np.array([0, 0, 1]), links([1e6, 5e5, 1e6])
     delay_s, energy_j = Broadcast().receive(link, node, MBIT)
