@@ -101,8 +101,6 @@ class TargetConfig(Section):
     def contradictions(self) -> Iterator[str]:
         if self.metric is not None and self.own_metric is None and self.value is None:
             yield f"value: null with metric = {self.metric!r}; give the value, or remove metric"
-        if self.value is not None and self.value > 1 and self.own_metric is None and self.metric != metrics.TEST_LOSS:
-            yield f"value: got {self.value:g}; accepted: at most 1; write 0.9 for 90 %"
         if self.own_metric is not None and self.name is not None and not metrics.may_be_own(self.name):
             yield (
                 f"metric: got {shorten(references.spoken(self.own_metric))}, which would be logged as "

@@ -19,7 +19,7 @@ from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, S
 from hflray.sweep.tasks.studies import assigner_label
 from hflray.sweep.trials import (
     Trial,
-    check_samples,
+    check_begins,
     expand,
     load_sweep,
     make_trial,
@@ -31,6 +31,6 @@ from hflray.sweep.trials import (
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
-    "assigner_label", "check_samples", "expand", "load_sweep", "make_trial", "prolong", "smoke", "with_absolute_paths",
+    "assigner_label", "check_begins", "expand", "load_sweep", "make_trial", "prolong", "smoke", "with_absolute_paths",
     "with_data_root",
 ]  # fmt: skip

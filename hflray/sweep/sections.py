@@ -280,9 +280,6 @@ class SweepFile(Section):
             accepted = final if key == "tune.search.metric" else each_round
             if name not in accepted:
                 yield f"{key}: unknown metric '{one_line(name)}'{nearest(name, accepted)}; {ACCEPTED_METRICS}"
-        for name, bound in self.tune.stop.items():
-            if name in metrics.MAIN and bound > 1:
-                yield f"tune.stop.{name}: got {bound:g}; accepted: at most 1; write 0.9 for 90 %"
         yield from self._undrawn()
         refused = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
         if refused:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hflray import metrics
 from hflray.config import (
     COUNTED,
     SWEEP_ONLY,
@@ -106,13 +107,22 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = (), bare: boo
     return file.model_copy(update={"labels": settled(file.labels, texts | texts_in(tree))})
 
 
-def check_samples(file: SweepFile) -> None:
-    """Raise ConfigError if ``tune.samples`` of a sweep that begins has no effect."""
+def check_begins(file: SweepFile, trials: Iterable[Trial]) -> None:
+    """Raise ConfigError if a sweep that begins has a setting without any effect; one that was stored can be read.
+
+    These are ``tune.samples`` without a drawn axis, and scores that no run can reach.
+    """
     if file.tune.samples > 1 and not file.tune.compares and not any(axis.drawn for axis in file.sweep.values()):
         raise ConfigError(
             f"tune.samples: got {file.tune.samples} with no axis that is drawn (uniform, loguniform, randint, choice), "
             "so that it has no effect; accepted: 1; leave it out, or repeat trials with an axis of seeds"
         )
+    bounds = [(f"tune.stop.{name}", bound) for name, bound in file.tune.stop.items() if name in metrics.MAIN]
+    targets = [trial.config.target for trial in trials]
+    bounds += [("target.value", target.value or 0.0) for target in targets if target.metric in (None, *metrics.MAIN)]
+    for key, bound in bounds:
+        if bound > 1:
+            raise ConfigError(f"{key}: got {bound:g}; accepted: at most 1; write 0.9 for 90 %")
 
 
 def prolong(file: SweepFile, overrides: Sequence[str]) -> SweepFile:

@@ -140,7 +140,7 @@ def command(
     check_address_space(dry_run or listing)
     from hflray.support.limits import available_cpus
     from hflray.support.terminal.output import new_console, say, show_log, waiting
-    from hflray.sweep import check_samples, expand, load_sweep, smoke, with_absolute_paths, with_data_root
+    from hflray.sweep import check_begins, expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table, without_effect
     from hflray.sweep.results import new_folder
     from hflray.sweep.tasks import find_task
@@ -177,8 +177,8 @@ def command(
         file = smoke(file) if smoke_run else file
         file = with_data_root(file, data_root) if data_root is not None else file
         file = with_absolute_paths(file)
-        check_samples(file)
         trials = expand(file)
+        check_begins(file, trials)
         first = trials[0].config.tracking
         uri = refuse_secret(tracking_uri) if tracking_uri else first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
