@@ -29,7 +29,7 @@ LOOSE = {metrics.ASSIGNMENT_GAP: 1e-3, metrics.assigner_ratio("lower_bound"): 1e
 # Until December 2026 a device was busy while it received, turns of asynchronous edges told of a device in each round in
 # which a pass went on, later turns listed devices that had vanished, edges that were down shared a region's hop, and
 # scaffold's vector was billed in each upload of an edge to its region. Under clocks that do not wait, edges that were
-# down counted as idle.
+# down counted as idle. A download was billed whole when its device vanished or was stopped before it was through.
 MENDED = re.compile(
     r"/fedbuff \| broadcast/.*/round/download_bits: "
     r"|/[^/]*(broadcast|unicast|region \| failure)[^/]*/.*(/busy_s/|/battery/|/world\.battery\.)"
@@ -37,6 +37,7 @@ MENDED = re.compile(
     r"|/(fed|mixed)[^/]*/.*/round/(vanished|edge_idle_s): "
     r"|/region \|[^/]*/.*/bill/edge/\d+/(delay_s|energy_j): "
     r"|/region \| scaffold/.*/(bill/|summary/|table/|schedule/edge_bits|world\.battery\.charge_j)"
+    r"|/(fedasync|mixed, fedat|ring) \| unicast/.*/(bill/.*(energy_j|download_j|objective)|table/download_j/\d+): "
 )
 GROWS = ("bill", "summary", "points", "studies")  # dictionaries that may gain metrics, but may not lose or change one
 

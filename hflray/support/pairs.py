@@ -93,12 +93,12 @@ class Pairs:
 
         Nothing is known of a unit of which a value is NaN. Two that spent nothing tie.
         """
-        ours, theirs = np.asarray(contestant, dtype=float), np.asarray(other, dtype=float)
+        own_spent, other_spent = np.asarray(contestant, dtype=float), np.asarray(other, dtype=float)
         with np.errstate(invalid="ignore", divide="ignore"):
-            steps = np.nan_to_num(np.log(ours / theirs), nan=0.0, posinf=FAR, neginf=-FAR)
-        known = ~(np.isnan(ours) | np.isnan(theirs))
-        low = np.where(known & np.asarray(other_reached, dtype=bool), steps, -np.inf)
-        return cls(low, np.where(known & np.asarray(own_reached, dtype=bool), steps, np.inf))
+            steps = np.nan_to_num(np.log(own_spent / other_spent), nan=0.0, posinf=FAR, neginf=-FAR)
+        is_known = ~(np.isnan(own_spent) | np.isnan(other_spent))
+        low = np.where(is_known & np.asarray(other_reached, dtype=bool), steps, -np.inf)
+        return cls(low, np.where(is_known & np.asarray(own_reached, dtype=bool), steps, np.inf))
 
     @classmethod
     def exact(cls, steps: Sequence[float] | FloatArray) -> Pairs:

@@ -308,7 +308,7 @@ def match(
     """
     held = {column.lower() for column in (*table.columns, *table.left_out)}
     # A renamed column may be in another file, and this one have the known name.
-    called = {name: theirs if (theirs := renamed.get(name, name).lower()) in held else name.lower() for name in names}
+    called = {name: header if (header := renamed.get(name, name).lower()) in held else name.lower() for name in names}
     for column, kind in table.left_out.items():
         if column.lower() in called.values():
             raise ConfigError(
@@ -316,7 +316,7 @@ def match(
                 "the column"
             )
     by_lower = {column.lower(): column for column in table.columns}
-    by_name = {name: by_lower[theirs] for name, theirs in called.items() if theirs in by_lower}
+    by_name = {name: by_lower[header] for name, header in called.items() if header in by_lower}
     unused = [column for column in table.columns if column not in by_name.values()]
     missing = [name for name in names if name not in by_name]
     for column in unused:

@@ -72,12 +72,13 @@ def without_effect(outcomes: Sequence[Outcome], values: Mapping[str, Mapping[str
         if numbers and outcome.error is None and outcome.name in values:
             alike.setdefault(json.dumps([outcome.round, numbers], sort_keys=True), []).append(outcome.name)
     lines = []
-    for first, *others in alike.values():
-        keys = [key for key in values[first] if any(values[other][key] != values[first][key] for other in others)]
+    for first, *alike_names in alike.values():
+        keys = [key for key in values[first] if any(values[other][key] != values[first][key] for other in alike_names)]
         if keys:
+            rest = alike_names[0] if len(alike_names) == 1 else f"{len(alike_names)} others"
             lines.append(
-                f"{first} and {others[0] if len(others) == 1 else f'{len(others)} others'} differ in {', '.join(keys)} "
-                "and have the same numbers, so that it changed nothing here"
+                f"{first} and {rest} differ in {', '.join(keys)} and have the same numbers, so that it changed nothing "
+                "here"
             )
     return lines
 

@@ -180,12 +180,12 @@ def _stored(folder: SweepFolder, progress: SweepProgress, resume: bool) -> Itera
         storage.claim(progress.line)
     try:
         if resume:
-            known = SweepFolder.load(folder.path).file  # without the rounds that this command adds
+            own_file = SweepFolder.load(folder.path).file  # without the rounds that this command adds
             storage.receive(progress.line)
             stored = SweepFolder.load(folder.path)
             if stored.finished and stored.file == folder.file:
                 raise ConfigError(f"--resume {folder.path.name}: that sweep is finished; its rounds are here now")
-            if stored.file != known:
+            if stored.file != own_file:
                 raise ConfigError(
                     f"--resume {folder.path.name}: another machine has changed the settings in the storage, such as "
                     "max_rounds, and this machine had the old ones; the new ones are here now; give the command again"
