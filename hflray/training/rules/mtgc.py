@@ -21,10 +21,9 @@ class MTGC(LocalRule):
 
     zₙ begins each round at 0. At its next edge iteration within the round, a device that has trained adds
     (wₙ − w̄_m)/(Kβ), where w̄_m is the edge's model that its update has entered, and K the edge's weighted mean of steps
-    then. At the end of a round, y_m of
-    each edge that has reached the cloud grows by (w̄_m − w̄)/(β ΣK), with ΣK over the edge's iterations and w̄ before any
-    step of the cloud's aggregator. If all take part, the weighted sum of zₙ over an edge is 0, and so is that of y_m
-    over edges with the same ΣK.
+    then. At the end of a round, y_m of each edge that has reached the cloud grows by (w̄_m − w̄)/(β ΣK), with ΣK over the
+    iterations in which the edge has combined models, and w̄ before any step of the cloud's aggregator. If all take part,
+    the weighted sum of zₙ over an edge is 0, and so is that of y_m over edges with the same ΣK.
 
     Args:
         corrections: ``both``; or one half of the method, as its authors compare it: zₙ alone (``devices``), or y_m
